@@ -176,7 +176,8 @@ class ContinuousSession(Session):
         return [pid for pid, kind in self.kinds().items() if kind == lay.TRACED_TARGET]
 
     def set_targets(self, wanted: frozenset[int]) -> None:
-        """Observe the processes `wanted`, and no longer those of an earlier call; children that were followed stay."""
+        """Observe the processes `wanted`, and no longer those of an earlier call; children that were followed stay.
+        Those that find no room beside them are observed after a `prune`."""
         if len(wanted) > MAX_TARGETS:
             raise BpfError("bad_config", f"{len(wanted)} targets", f"give at most {MAX_TARGETS}")
         kinds = self.kinds()
@@ -185,7 +186,13 @@ class ContinuousSession(Session):
         self._add([pid for pid in sorted(wanted) if kinds.get(pid) != lay.TRACED_TARGET])
 
     def prune(self) -> list[int]:
-        """Remove the processes that have ended; return them."""
+        """Remove the processes that have ended; return them. Then observe those wanted for which there was no room."""
+        ended, kinds = self._remove_ended(), self.kinds()
+        left = [pid for pid in sorted(self._wanted) if kinds.get(pid) != lay.TRACED_TARGET]
+        self._add([pid for pid in left if os.path.exists(f"/proc/{pid}")])
+        return ended
+
+    def _remove_ended(self) -> list[int]:
         ended = [pid for pid in self.kinds() if not os.path.exists(f"/proc/{pid}")]
         self._remove(ended)
         return ended
@@ -296,11 +303,18 @@ class ContinuousSession(Session):
         super().close()
 
     def _add(self, pids: list[int]) -> None:
+        """Observe `pids`, as many as the map has room for."""
         if self._targets is None or not pids:
             return
-        now = time.monotonic_ns()
+        if len(self.kinds()) + len(pids) > MAX_TARGETS:
+            self._remove_ended()
+            self.release_wakers()
+        now, added = time.monotonic_ns(), list[int]()
         for pid in pids:  # as wakers at first, for the walk to find them
-            self._targets.update(pid.to_bytes(4, "little"), bytes([lay.TRACED_WAKER]))
+            if not self._targets.insert(pid.to_bytes(4, "little"), bytes([lay.TRACED_WAKER])):
+                break  # children of others have filled it
+            added.append(pid)
+        pids = added
         self._live.more_targets = 1
         self._apply_levels()
         self.python.followed([cap.Followed(now, pid, pid, b"", 0) for pid in pids])

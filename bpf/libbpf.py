@@ -319,6 +319,14 @@ class Map:
         """Insert or replace."""
         self._check(self._lib.bpf_map_update_elem(self.fd, key, value, 0), "update")
 
+    def insert(self, key: bytes, value: bytes) -> bool:
+        """Insert or replace; return False if there is no room."""
+        found = self._lib.bpf_map_update_elem(self.fd, key, value, 0)
+        if found and errno.E2BIG in (ct.get_errno(), -found):
+            return False
+        self._check(found, "update")
+        return True
+
     def delete(self, key: bytes) -> bool:
         """Remove; return False if it was not there."""
         return bool(self._lib.bpf_map_delete_elem(self.fd, key) == 0)

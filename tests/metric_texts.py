@@ -51,6 +51,36 @@ tgi_batch_inference_duration_count{{method="prefill"}} {finished}
 tgi_batch_inference_duration_sum{{method="decode"}} 900
 tgi_batch_inference_duration_count{{method="decode"}} 9000
 """
+# https://github.com/NVIDIA/TensorRT-LLM/blob/89fd9b74/tensorrt_llm/metrics/collector.py: names, with its later prefix
+TRTLLM = """\
+trtllm_num_requests_running{{model_name="m",engine_type="trtllm"}} {running}
+trtllm_num_requests_waiting{{model_name="m",engine_type="trtllm"}} {waiting}
+trtllm_kv_cache_utilization{{model_name="m",engine_type="trtllm"}} 0.62
+trtllm_request_success_total{{model_name="m",engine_type="trtllm",finished_reason="stop"}} {finished}
+trtllm_request_queue_time_seconds_bucket{{le="0.3",model_name="m",engine_type="trtllm"}} 0
+trtllm_request_queue_time_seconds_bucket{{le="+Inf",model_name="m",engine_type="trtllm"}} {finished}
+trtllm_request_queue_time_seconds_sum{{model_name="m",engine_type="trtllm"}} {queue_s}
+trtllm_request_queue_time_seconds_count{{model_name="m",engine_type="trtllm"}} {finished}
+trtllm_e2e_request_latency_seconds_sum{{model_name="m",engine_type="trtllm"}} {e2e_s}
+trtllm_e2e_request_latency_seconds_count{{model_name="m",engine_type="trtllm"}} {finished}
+"""
+# https://github.com/InternLM/lmdeploy/blob/7c8d16f5/lmdeploy/metrics/loggers.py: names and labels
+LMDEPLOY = """\
+lmdeploy:num_requests_running{{model_name="m",engine="0"}} {running}
+lmdeploy:num_requests_waiting{{model_name="m",engine="0"}} {waiting}
+lmdeploy:gpu_cache_usage_perc{{model_name="m",engine="0"}} 0.2
+lmdeploy:generation_tokens_total{{model_name="m",engine="0"}} {tokens}
+lmdeploy:iter_token_latency_sum{{model_name="m",engine="0"}} {tokens}
+lmdeploy:iter_token_latency_count{{model_name="m",engine="0"}} {tokens}
+"""
+# https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md: names
+LLAMACPP = """\
+llamacpp:prompt_tokens_total {tokens}
+llamacpp:tokens_predicted_total {tokens}
+llamacpp:n_decode_total {steps}
+llamacpp:requests_processing {running}
+llamacpp:requests_deferred {waiting}
+"""
 
 
 def vllm(

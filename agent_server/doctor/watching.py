@@ -14,6 +14,7 @@ from whystall.tools.recording.home import home
 
 _NAME = "watch"
 _SHOWN = 5
+_LONGEST = 300
 
 
 def watching(view: View = ENGLISH) -> Check:
@@ -38,11 +39,13 @@ def watching(view: View = ENGLISH) -> Check:
             lost=int(found["cost"]["lost"]),
             tickets=int(found["counts"].get("tickets", 0)),
         )
+        wrong = _not_as_wanted(view, found)
     except (KeyError, TypeError, ValueError, AttributeError):
         return view.limited(_NAME, view.say("watch.unreadable"), view.say("watch.means"), view.say("watch.fix"))
     if lowered:
         text += view.say("watch.lowered", why=clean(str(lowered[-1])))
         text += _lowered(view, found["cost"].get("lowered"))
+    text += wrong
     text += _calls(view, found["cost"].get("calls"))
     return _with_profiles(view, found, text)
 
@@ -56,6 +59,14 @@ def _lowered(view: View, found: object) -> str:
     if len(known) > _SHOWN:
         names.append(view.say("watch.more", count=len(known) - _SHOWN))
     return view.say("watch.less", names="; ".join(names)) if names else ""
+
+
+def _not_as_wanted(view: View, found: dict[str, Any]) -> str:
+    """Return what the recorder cannot do, as a log that is kept in memory, and which signs of progress are not read."""
+    notes, signs = found["cost"].get("notes", ()), found.get("progress", ())
+    text = "".join(view.say("watch.notes", why=clean(str(note), _LONGEST)) for note in notes[:_SHOWN])
+    unread = [clean(str(sign["name"]), 80) for sign in signs if sign.get("unreadable")]
+    return text + (view.say("watch.signs", names=", ".join(unread[:_SHOWN])) if unread else "")
 
 
 def _calls(view: View, calls: object) -> str:

@@ -15,6 +15,7 @@ from whystall.agent_server.metrics.stall_seconds import JOBS
 SILENT_S = 60.0
 """A status this old is of a watcher that hangs or was killed: its gauges no longer hold."""
 _PROCESSES = 100
+_KINDS = ("gap", "late", "wait", "signal", "ongoing", "slowdown", "drift")
 
 
 def watch_families(status: Mapping[str, Any] | None, now: float) -> list[Family]:
@@ -59,9 +60,8 @@ def _counters(status: Mapping[str, Any]) -> Iterator[Family]:
         "watch_noticed_total",
         "counter",
         "Stalls that were noticed, by kind.",
-        (({"kind": kind}, counts[kind]) for kind in ("gap", "late", "wait", "ongoing", "slowdown", "drift")
-         if kind in counts),
-    )  # fmt: skip
+        (({"kind": kind}, counts[kind]) for kind in _KINDS if kind in counts),
+    )
     yield family(
         "watch_cases_total",
         "counter",

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,7 +22,7 @@ from whystall.agent_server.watch.rhythm import NS
 _BEFORE_NS, _AFTER_NS = NS // 50, NS // 20
 _SLOW_NS = 10 * NS  # of a slowdown, this much is judged
 _LOOK_S = 6.0
-_LONGEST_S = 300.0
+_LONGEST_S, _END_S = 300.0, 5.0
 _RECORDINGS = 50
 
 
@@ -67,7 +68,10 @@ class Investigation:
     def end(self) -> None:
         """End the process."""
         self.process.terminate()
-        self.process.wait()
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:  # what it attached ends with it
+            self.process.kill()
 
 
 def request_of(case: Case, directory: Path, now: int, *, final: bool, tickets: bool) -> tuple[Request, Stall]:
@@ -105,5 +109,6 @@ def recordings(directory: Path) -> Path:
 
 def tidy(directory: Path) -> None:
     """Keep the latest recordings of stalls."""
-    for old in sorted(recordings(directory).iterdir(), reverse=True)[_RECORDINGS:]:
-        shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):  # the directory is gone, or its disk
+        for old in sorted(recordings(directory).iterdir(), reverse=True)[_RECORDINGS:]:
+            shutil.rmtree(old, ignore_errors=True)

@@ -101,12 +101,14 @@ class JobList:
         by_pid = {process.pid: process for process in seen.processes}
         found = self._looking_alike(seen, by_pid) if self._selection.everything else self._named(seen, by_pid)
         kept: list[WatchedJob] = []
-        total = self.beyond = 0
+        room, self.beyond = MOST, 0
         for job, leaders in found:
-            total += len(leaders)
-            if total > MOST:
+            if len(leaders) > room:
                 self.beyond += 1
-                continue
+                if kept:  # a smaller one may fit
+                    continue
+                leaders = leaders[:room]
+            room -= len(leaders)
             ranks = {rank.pid: rank.rank for rank in job.ranks}
             starts = {pid: by_pid[pid].start_ticks for pid in leaders if pid in by_pid}
             kept.append(WatchedJob(job.id, job.name, starts, ranks, frozenset(job.pids)))

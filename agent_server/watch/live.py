@@ -8,7 +8,7 @@ from types import TracebackType
 
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
 from whystall.agent_server.watch.now import NS, Now, RecentWaits
-from whystall.tools.collect.continuous import ContinuousRecorder
+from whystall.tools.collect.continuous import MOST_RECORDED, ContinuousRecorder
 from whystall.tools.collect.continuous_budget import Limits
 from whystall.tools.recording.target import Target
 
@@ -61,7 +61,8 @@ class LiveJobs:
         if self._list.renew(time.monotonic()):
             leaders = [pid for job in self.jobs for pid in job.leaders]
             self._waits.follow(leaders)
-            self._recorder.retarget(frozenset().union(*(job.pids | set(job.leaders) for job in self.jobs)))
+            others = {pid for job in self.jobs for pid in job.pids} - set(leaders)
+            self._recorder.retarget(frozenset([*leaders, *others][:MOST_RECORDED]))
         waits, at = self._recorder.poll(), time.monotonic_ns()
         self._waits.feed(waits, at)
         found = (

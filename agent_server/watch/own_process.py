@@ -29,6 +29,16 @@ def used_ns(pid: int, tid: int) -> int:
         return 0
 
 
+def thread_ended(pid: int, tid: int, start_ticks: int) -> bool:
+    """Return whether a thread has ended of a process that goes on, or whose number another one has by now.
+    `start_ticks`: when the process started, since boot."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[19]) != start_ticks or not Path(f"/proc/{pid}/task/{tid}").exists()
+    except (OSError, IndexError, ValueError):  # it has ended as a whole
+        return False
+
+
 def io_calls(pid: int, tid: int) -> int | None:
     """Return how many system calls a thread has made that read or write; None if it has ended or the kernel does not
     tell."""

@@ -33,6 +33,7 @@ _OFTEN_NS = NS // 4
 _TIMES_FASTEST = 3
 _PLACES = 256
 _RECENT_NS, _RECENT = 180 * NS, 8192
+_RECENT_OF_OTHERS = 256  # of a thread that is not followed
 # A place that is overdue by this multiple of its bound, while others are visited, belongs to a phase that has ended.
 _PHASE_OVER = 10
 _RECHOSEN_NS = 10 * NS
@@ -77,11 +78,13 @@ class Stall:
 
 
 class ThreadProgress:
-    """The usual places of one thread. `learn_ns`: how long after its first wait nothing is reported."""
+    """The usual places of one thread. `learn_ns`: how long after its first wait nothing is reported; `followed`: it is
+    the one that makes the progress of its process."""
 
     def __init__(self, tid: int, learn_ns: int) -> None:
         self.tid = tid
         self.pauses = Pauses()
+        self.followed = True
         self._learn_ns = learn_ns
         self._first_ns = 0
         self._places: dict[int, Rhythm] = {}
@@ -234,6 +237,11 @@ class ThreadProgress:
         self._gap = self._gap if self._core else None
 
     @property
+    def last_ns(self) -> int:
+        """When its last wait ended that is known."""
+        return self._last_ns
+
+    @property
     def regular(self) -> int:
         """How many places it visits regularly; 0: none is known yet."""
         return len(self._core)
@@ -343,7 +351,8 @@ class ThreadProgress:
         core = frozenset(place for place, rhythm in learnt.items() if rhythm.high_ns <= bound)
         if core != self._core:
             self._core, self._any = core, Rhythm(now_ns)
-        while self._recent and self._recent[0].end_ns < now_ns - _RECENT_NS:
+        most = _RECENT if self.followed else _RECENT_OF_OTHERS
+        while self._recent and (self._recent[0].end_ns < now_ns - _RECENT_NS or len(self._recent) > most):
             self._recent.popleft()
         known = self._step_place()
         if known in learnt:
@@ -389,15 +398,27 @@ class ProcessProgress:
             thread = self._threads.get(wait.tid)
             if thread is None:
                 if len(self._threads) >= _PLACES:
-                    continue
+                    self._forget_idle()
                 thread = self._threads[wait.tid] = ThreadProgress(wait.tid, self._learn_ns)
             found += thread.wait(wait)
         followed = self.thread
         for thread in self._threads.values():
-            tid = thread.tid
-            count = partial(calls, tid) if calls is not None and thread is followed else None
+            tid, thread.followed = thread.tid, thread is followed
+            count = partial(calls, tid) if calls is not None and thread.followed else None
             found += thread.judge(now_ns, count)
         return [one for one in found if followed is not None and one.tid == followed.tid]
+
+    def forget(self, tid: int) -> None:
+        """Forget a thread that has ended; another one is followed then."""
+        self._threads.pop(tid, None)
+        self._followed = None if self._followed == tid else self._followed
+
+    def _forget_idle(self) -> None:
+        """Forget the half of the threads whose last wait was longest ago: most have ended."""
+        kept = (self.pid, self._followed)
+        idle = sorted((one for one in self._threads.values() if one.tid not in kept), key=lambda one: one.last_ns)
+        for thread in idle[: len(idle) // 2]:
+            del self._threads[thread.tid]
 
     def restore(self, learnt: Learnt, *, same: bool) -> None:
         """Take over what was learnt of a thread of this process, or of the main thread of an earlier run."""

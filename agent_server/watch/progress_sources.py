@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from whystall.agent_server.watch.background_source import BackgroundSource
 from whystall.agent_server.watch.jobs import Selection
 from whystall.agent_server.watch.pauses import RUNNING
 from whystall.agent_server.watch.progress import Stall
@@ -254,12 +255,17 @@ def _file_and_pattern(text: str) -> tuple[str, re.Pattern[bytes] | None]:
         ) from None
 
 
+def _apart(source: ProgressSource) -> ProgressSource:
+    """Return `source` so that reading it never waits for a file system."""
+    return source if isinstance(source, ProgressMetric) else BackgroundSource(source)
+
+
 class NamedProgress:
     """The signs of progress of the watched job."""
 
     def __init__(self, names: SourceNames, learn_ns: int) -> None:
         """Raises `ToolError` (bad_argument)."""
-        self._sources = [(source, Signal(learn_ns)) for source in names.open()]
+        self._sources = [(_apart(source), Signal(learn_ns)) for source in names.open()]
 
     def look(self, now_ns: int, tid: int) -> list[Stall]:
         """Read all, and return the stalls that begin or have ended, as ones of thread `tid`."""

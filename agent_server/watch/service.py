@@ -26,6 +26,7 @@ from whystall.agent_server.watch.own_process import (
     resident_mib,
     run_delay_s,
     suspended_ns,
+    thread_ended,
     used_ns,
     yield_memory,
 )
@@ -36,7 +37,7 @@ from whystall.agent_server.watch.rhythm import NS
 from whystall.agent_server.watch.stall_log import StallLog
 from whystall.agent_server.watch.status import StatusFiles
 from whystall.bpf.layout import OFF_R
-from whystall.tools.collect.continuous import ContinuousRecorder
+from whystall.tools.collect.continuous import MOST_RECORDED, ContinuousRecorder
 from whystall.tools.collect.continuous_budget import Limits
 from whystall.tools.collect.slice_history import JobName
 from whystall.tools.contract.errors import ToolError
@@ -96,6 +97,8 @@ class WatchService:
         self._flushed = 0
         self._thresholds_ns: dict[int, int] = {}
         self._notes: frozenset[str] = frozenset()
+        self._failed = self._unsaved = ""
+        self._none = False
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
         self._memory = Memory(directory)
@@ -107,7 +110,10 @@ class WatchService:
         """Watch until `stopped`, which waits for the given seconds, returns true. Raises `ToolError` if nothing can be
         recorded."""
         yield_memory()
-        recordings(self._directory).mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            recordings(self._directory).mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            self._note(f"warning: recordings of stalls cannot be kept in {self._directory}: {error.strerror}")
         if why := self._memory.load():
             self._note(f"warning: what was learnt before cannot be read ({why}); learning again")
         self._recorder = ContinuousRecorder(Target(everything=False), self._options.recorder, self._directory)
@@ -120,21 +126,24 @@ class WatchService:
             self._remember()
             if self._child is not None:
                 self._child.end()
-            self._files.write(self._status(running=False))
+            self._write(self._status(running=False))
 
     def _loop(self, recorder: ContinuousRecorder, stopped: Callable[[float], bool]) -> None:
         due, status_due = time.monotonic(), 0.0
         remember_due = due + _REMEMBER_S
         suspended, delay = suspended_ns(), run_delay_s()
-        while not stopped(max(0.0, due - time.monotonic())):
+        begin = time.monotonic()
+        # a tick that took long, as when the disk of its files does not answer, makes the next one no later
+        while not stopped(max(0.0, due - begin)):
             now = time.monotonic()
-            late, due = now - due, now + _TICK_S
+            late, due = now - max(due, begin), now + _TICK_S
             slept, waited = suspended_ns(), run_delay_s()
             if slept - suspended > NS or late - (waited - delay) > _LATE_S:
                 self._unobserved("the host was suspended or paused")
             suspended, delay = slept, waited
             if self._jobs.renew(now):
                 self._retarget(recorder)
+            self._report_none()
             waits = recorder.poll()
             self._note_thresholds(recorder)
             self._feed(waits)
@@ -147,8 +156,8 @@ class WatchService:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
                 self._report_notes(status["cost"].get("notes", ()))
-                self._files.write(status)
-                self._files.write_metrics(text([info(), *watch_families(status, time.time())]))
+                self._write(status)
+            begin = time.monotonic()
 
     def _note_thresholds(self, recorder: ContinuousRecorder) -> None:
         """Forget what is not seen of processes that have less detail now."""
@@ -160,6 +169,18 @@ class WatchService:
                 self._processes[pid].unobserved(time.monotonic_ns())
 
     # --- what is watched ------------------------------------------------------------------------------------------
+
+    def _write(self, status: dict[str, Any]) -> None:
+        """Replace the status and the metrics; report when this begins to fail."""
+        before = self._failed
+        self._failed = (
+            self._files.write(status)
+            or self._files.write_metrics(text([info(), *watch_families(status, time.time())]))
+            or self._unsaved
+            or self._log.failed
+        )
+        if self._failed and self._failed != before:
+            self._note(f"warning: files of the watcher cannot be written: {self._failed}")
 
     def _retarget(self, recorder: ContinuousRecorder) -> None:
         wanted = {pid: job for job in self._jobs.jobs for pid in job.leaders}
@@ -174,7 +195,14 @@ class WatchService:
                 self._note(f"watching {job.name} ({job.id}), process {pid}")
         self._job_of = wanted
         jobs = {pid: JobName(job.id, job.name) for job in self._jobs.jobs for pid in (*job.pids, *job.leaders)}
-        recorder.retarget(frozenset(jobs), jobs)
+        recorder.retarget(frozenset([*wanted, *(jobs.keys() - wanted.keys())][:MOST_RECORDED]), jobs)
+
+    def _report_none(self) -> None:
+        """Report once if there is no job to watch."""
+        if not self._jobs.jobs and not self._none:
+            which = "looks like training or serving" if self._options.selection.everything else "was named"
+            self._note(f"no job that {which} runs now; each is watched {self._options.min_age_s:g} s after its start")
+        self._none = True
 
     def _known(self, pid: int, job: WatchedJob) -> ProcessProgress:
         """Return the progress of a new process, with what was learnt of it before."""
@@ -192,7 +220,7 @@ class WatchService:
         """Keep what was learnt of all watched processes."""
         for pid in self._processes:
             self._keep(pid)
-        self._files.failed = self._memory.save() or self._files.failed
+        self._unsaved = self._memory.save()
 
     def _keep(self, pid: int) -> None:
         identity = self._identities.get(pid)
@@ -248,8 +276,20 @@ class WatchService:
         for pid, rows in by_process.items():
             progress, job = self._processes[pid], self._job_of[pid]
             for stall in progress.feed(rows, now, partial(io_calls, pid)):
-                self._noticed(job, pid, stall, now)
+                if not stall.ongoing or not self._forgotten(job, pid, stall.tid):
+                    self._noticed(job, pid, stall, now)
             self._resumed(pid, progress)
+
+    def _forgotten(self, job: WatchedJob, pid: int, tid: int) -> bool:
+        """Forget the thread `tid` if it has ended, and those that would be followed then and have, too; return whether
+        it has. Whether others go on in its place is unknown."""
+        progress, started = self._processes.get(pid), job.leaders[pid]
+        if progress is None or not thread_ended(pid, tid, started):
+            return False
+        progress.forget(tid)
+        while (thread := progress.thread) is not None and thread_ended(pid, thread.tid, started):
+            progress.forget(thread.tid)
+        return True
 
     def _look_at_signs(self) -> None:
         """Look at the signs of progress that were named. A stall is one of the process that stalls too, else of the
@@ -323,6 +363,8 @@ class WatchService:
                 continue
             active = []
             for pid, stall in case.stalls.items():
+                if stall.kind != "signal":
+                    self._forgotten(case.job, pid, stall.tid)  # `_resumed` drops its stall
                 since, before = self._first_use.setdefault((pid, stall.start_ns), (now, used_ns(pid, stall.tid)))
                 if now - since >= NS:
                     active.append((used_ns(pid, stall.tid) - before) / (now - since))

@@ -19,13 +19,14 @@ _OWN_LINE_PCT = 40.0
 
 class StallLog:
     """Logs to `files`, and calls `note` with lines for people. `counts`: by what happened; `seconds`: of stalls that
-    have ended; `recent`: the latest entries."""
+    have ended; `recent`: the latest entries; `failed`: why the last one was not written, empty if it was."""
 
     def __init__(self, files: StatusFiles, note: Callable[[str], None]) -> None:
         self._files, self._note = files, note
         self.counts: dict[str, int] = {}
         self.seconds = StallSeconds()
         self.recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
+        self.failed = ""
 
     def count(self, what: str) -> None:
         """Count that `what` happened."""
@@ -50,9 +51,11 @@ class StallLog:
             entry["answer"] = asdict(answer)
             self._notify(case.job.name, answer)
         self.recent.append({key: value for key, value in entry.items() if key != "stall"})
-        self._files.log(entry)
+        self.failed = self._files.log(entry)
 
     def _notify(self, name: str, answer: Answer) -> None:
+        if answer.error:
+            self._note(f"{name}: a stall could not be explained: {answer.error}")
         if answer.line and answer.action != "ticket" and answer.line_pct >= _OWN_LINE_PCT:
             share = answer.line_before_pct
             before = "" if share is None else f", {share:.0f} % of the time before"

@@ -18,30 +18,29 @@ _SILENT_S = 60.0
 
 
 class StatusFiles:
-    """Writes below `directory`, which exists. `failed`: why the last write failed, empty if it did not."""
+    """Writes below `directory`, which exists. Methods return why they failed, empty if they did not."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.failed = ""
 
-    def write(self, status: Mapping[str, Any]) -> None:
+    def write(self, status: Mapping[str, Any]) -> str:
         """Replace the status."""
-        self._replace(STATUS, json.dumps(status, separators=(",", ":")))
+        return self._replace(STATUS, json.dumps(status, separators=(",", ":")))
 
-    def write_metrics(self, text: str) -> None:
+    def write_metrics(self, text: str) -> str:
         """Replace the file for the textfile collector of Prometheus's node exporter."""
-        self._replace(METRICS, text)
+        return self._replace(METRICS, text)
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, text: str) -> str:
         partial = self._directory / f".{name}"
         try:
             partial.write_text(text, encoding="utf-8")
             partial.replace(self._directory / name)
-            self.failed = ""
         except OSError as error:
-            self.failed = error.strerror or str(error)
+            return error.strerror or str(error)
+        return ""
 
-    def log(self, entry: Mapping[str, Any]) -> None:
+    def log(self, entry: Mapping[str, Any]) -> str:
         """Append one line to the log of stalls. The log before it is kept once, at 4 MiB each."""
         path = self._directory / LOG
         try:
@@ -50,7 +49,8 @@ class StatusFiles:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry, separators=(",", ":")) + "\n")
         except OSError as error:
-            self.failed = error.strerror or str(error)
+            return error.strerror or str(error)
+        return ""
 
     def errors(self) -> IO[str] | int:
         """Return a file for what an investigation writes to standard error."""

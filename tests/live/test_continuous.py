@@ -17,7 +17,9 @@ from scripted import Child, child
 
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
+from whystall.bpf.attached import MAX_TARGETS
 from whystall.bpf.continuous import ContinuousSession, Detail
+from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits, recording_from
 from whystall.tools.collect.slice_history import history_rows
 from whystall.tools.collect.slice_parts import map_items
@@ -155,6 +157,34 @@ def test_a_wait_in_progress_is_recorded_and_targets_change(tmp_path: Path) -> No
     frames = dict(recording.table("switches.stacks").select("stack", "frames").iter_rows())[row["ustack"]]
     assert any(frame.startswith("forever (") for frame in frames)
     assert set(waits.tgid) == {second.pid}
+
+
+def test_a_target_finds_room_among_children_that_have_ended_and_else_waits_for_it() -> None:
+    with child(TRAINING) as subject:
+        session = ContinuousSession(frozenset(), MS, 50 * MS, lambda record: None)
+        session.load()
+        try:
+            session.start()
+            assert session._targets is not None
+            ended = range((1 << 22) + 1, (1 << 22) + 1 + MAX_TARGETS)  # larger than any process
+            for pid in ended:
+                session._targets.update(pid.to_bytes(4, "little"), bytes([lay.TRACED_TARGET]))
+            session.set_targets(frozenset({subject.pid}))
+            assert session.target_pids() == [subject.pid]
+            session.set_targets(frozenset())
+            alive = [int(name) for name in os.listdir("/proc/self/task")]
+            for pid in [*ended[: MAX_TARGETS - len(alive)], *alive]:
+                session._targets.update(pid.to_bytes(4, "little"), bytes([lay.TRACED_TARGET]))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(session, "_remove_ended", list)  # all live
+                session.set_targets(frozenset({subject.pid}))
+                assert subject.pid not in session.target_pids()
+            session.prune()
+            assert subject.pid in session.target_pids()
+            with pytest.raises(BpfError):
+                session.set_targets(frozenset(range(1, MAX_TARGETS + 2)))
+        finally:
+            session.close()
 
 
 @pytest.mark.parametrize("directory", ["missing/below", "file"])

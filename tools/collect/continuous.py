@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystall.bpf import layout as lay
+from whystall.bpf.attached import MAX_TARGETS
 from whystall.bpf.continuous import ContinuousSession, Cut
 from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 LOG_NAME = "slices"
 _RELEASE_NS = 60_000_000_000  # followed wakers are followed again if they still wake a target
 _SHRUNK = 4  # a part of the log is kept when memory is scarce
+MOST_RECORDED = MAX_TARGETS * 3 // 4
+"""Maximum processes to record: the rest of the map is for their children, and for who ends their waits."""
 _CODES_PER = 4  # all code objects are written again after this part of the log: it always has those it needs
 
 

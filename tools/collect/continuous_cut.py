@@ -24,7 +24,7 @@ from whystall.tools.collect.samples_decode import sample_tables
 from whystall.tools.collect.slice_calls import calls_capture
 from whystall.tools.collect.slice_capture import Cutting, cut_window
 from whystall.tools.collect.slice_log import Entry
-from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, slices_of
+from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, of_this_version, slices_of
 from whystall.tools.collect.slice_scan import split
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.containers import Containers
@@ -45,6 +45,7 @@ def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: fro
 
     The window is cut to what is kept. Raises `ToolError` (no_overlap) when that is nothing, or nothing of `pids`.
     """
+    entries = of_this_version(entries)
     entries = [*entries, *_looks_now(entries, end_ns, pids)]
     own = descendants(entries, pids) if pids is not None else None
     cutting = cut_window(slices_of(entries), _codes(entries), start_ns, end_ns, own)

@@ -129,7 +129,8 @@ class History:
         self._begin(0)
 
     def _begin(self, minute: int) -> None:
-        self._minute = minute
+        self._minute, self._written = minute, False
+        self._part = 0
         self._sums: _Sums = {}
         self._recorded = [0] * PARTS
         self._min_ns = self._lost = 0
@@ -155,6 +156,9 @@ class History:
         if minute != self._minute:
             self.flush()
             self._begin(minute)
+        elif part != self._part:  # a kill then loses no more than a part
+            self._write()
+        self._part = part
         self._recorded[part] += cut.end - cut.start
         self._min_ns = max(self._min_ns, min_ns)
         for pid, least in (lowered or {}).items():
@@ -168,7 +172,13 @@ class History:
             self._sums.setdefault(key, _Sum()).add(found)
 
     def flush(self) -> None:
-        """Write the minute so far."""
+        """Write the minute so far, and begin it anew."""
+        self._write()
+        self._names = dict(self._named)
+        self._begin(self._minute)
+
+    def _write(self) -> None:
+        """Write the minute so far, in the place of what was written of it before."""
         if not any(self._recorded):
             return
         rows = [
@@ -181,9 +191,8 @@ class History:
         known["lowered"] = self._lowered
         begun = self._minute * _MINUTE_NS
         content = {"form": FORM, "rows": rows, "jobs": jobs, **known}
-        self._log.append(HISTORY, begun, begun + _MINUTE_NS, packed(content))
-        self._names = dict(self._named)
-        self._begin(self._minute)
+        put = self._log.replace_last if self._written else self._log.append
+        self._written = put(HISTORY, begun, begun + _MINUTE_NS, packed(content))
 
     def close(self) -> None:
         """Write what is left; idempotent."""

@@ -14,7 +14,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -45,27 +45,31 @@ class SliceLog:
     """See the module. One writer at a time; `note` tells why it is in memory only."""
 
     def __init__(self, path: Path | None, size: int, *, every_boot: bool = False) -> None:
-        """Open or make the log at `path`, of `size` bytes of data; entries of this boot are kept, or of `every_boot`.
-        Where that is not possible, keep it in memory. Raises `ToolError` (busy) while another process writes it."""
+        """Open or make the log at `path`, of `size` bytes of data. Entries of this boot are kept, or of `every_boot`;
+        of a log of another size the newest. Where that is not possible, keep it in memory. Raises `ToolError` (busy)
+        while another process writes it."""
         self._every_boot, self._path = every_boot, path
         self._boot = b"every" if every_boot else _boot()
         self.note = ""
         self._size = max(LEAST_BYTES, size // _PAGE * _PAGE)
         self._descriptor = -1
+        before: list[Entry] = []
         if path is not None:
             try:
-                self._map = self._mapped(path)
+                self._map = self._mapped(path, before)
             except OSError as error:
                 self.close()
                 self.note = f"kept in memory only: {path}: {error.strerror}"
         if self._descriptor < 0:
             self._map = mmap.mmap(-1, _PAGE + self._size)
         self._head = self._tail = 0
+        self._last = -1
         magic, boot, size, head, tail = _HEAD.unpack_from(self._map)
         known = (magic.rstrip(b"\0"), boot.rstrip(b"\0"), size) == (_MAGIC, self._boot, self._size)
         if known and tail <= head <= tail + self._size:
             self._head, self._tail = int(head), int(tail)
         self._write_head()
+        self._append_newest(before)
 
     @property
     def on_disk(self) -> bool:
@@ -90,13 +94,23 @@ class SliceLog:
     def append(self, kind: int, start_ns: int, end_ns: int, data: bytes) -> bool:
         """Append an entry; return False if it is too large (more than a quarter of the log)."""
         length = _ENTRY.size + (len(data) + 7 & ~7)
-        if length > self._size // 4:
+        if not self._fits(data):
             return False
         left = self._size - self._head % self._size
         if left < length:  # no entry is cut at the end of the file
             self._put(_PADDING, 0, 0, b"", left)
+        self._last = self._head
         self._put(kind, start_ns, end_ns, data, length)
         return True
+
+    def replace_last(self, kind: int, start_ns: int, end_ns: int, data: bytes) -> bool:
+        """Replace the last entry that this writer has appended; append one if there is none. Returns as `append`."""
+        if self._last >= self._tail and self._fits(data):
+            self._head = self._last
+        return self.append(kind, start_ns, end_ns, data)
+
+    def _fits(self, data: bytes) -> bool:
+        return _ENTRY.size + (len(data) + 7 & ~7) <= self._size // 4
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries, oldest first. Do not append meanwhile."""
@@ -106,9 +120,12 @@ class SliceLog:
         """Return a log of another size in the place of this one, with its newest entries, and close this one; this one
         where there is no space for the other. In a file, a reader finds the one or the other, whole."""
         partial = self._path.with_name(f".{self._path.name}") if self._path is not None and self.on_disk else None
-        if partial is not None:
-            partial.unlink(missing_ok=True)
-        made = SliceLog(partial, size, every_boot=self._every_boot)
+        try:
+            if partial is not None:
+                partial.unlink(missing_ok=True)
+            made = SliceLog(partial, size, every_boot=self._every_boot)
+        except (OSError, ToolError):  # a file system that is read-only by now, or of another writer
+            return self
         if made.on_disk != self.on_disk:
             made.close()
             return self
@@ -120,7 +137,11 @@ class SliceLog:
             made.append(*entry)
         data.release()
         if partial is not None and self._path is not None:
-            partial.replace(self._path)
+            try:
+                partial.replace(self._path)
+            except OSError:
+                made.close()
+                return self
         self.close()
         return made
 
@@ -139,7 +160,17 @@ class SliceLog:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _mapped(self, path: Path) -> mmap.mmap:
+    def _append_newest(self, entries: Sequence[Entry]) -> None:
+        """Append the newest of `entries`, as far as there is surely room for them."""
+        room, first = self._size * 3 // 4, len(entries)  # each may need padding
+        while first and room > 0:
+            first -= 1
+            room -= _ENTRY.size + len(entries[first].data) + 7
+        for entry in entries[first + (room < 0) :]:
+            self.append(*entry)
+
+    def _mapped(self, path: Path, before: list[Entry]) -> mmap.mmap:
+        """Return the file at `path`, mapped; add what it had to `before` if it had another size."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._descriptor = os.open(path, flags, 0o600)
@@ -154,6 +185,8 @@ class SliceLog:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         if found.st_size != _PAGE + self._size:
+            with suppress(ToolError):  # damaged, of another version or boot
+                before += read_log(path)
             os.ftruncate(self._descriptor, 0)
         try:
             # all blocks now: a store to a page without one would kill this process if the disk is full

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from whystall.bpf import layout as lay
 from whystall.bpf.continuous import Cut
 from whystall.tools.collect.slice_log import Entry
 
@@ -22,6 +23,11 @@ the collector ``proc``, as JSON, compressed. `OBJECTS`: a snapshot of the collec
 `HISTORY`: see `slice_history`, likewise, in a log of its own. `CALLS`: calls of
 accelerators' libraries in the slice of the same time."""
 _MOST_BYTES = 64 << 20  # of JSON
+LAYOUT = zlib.crc32(
+    repr([(name, one._fields_) for name, one in sorted(vars(lay).items()) if hasattr(one, "_fields_")]).encode()
+)
+"""Of the records and maps of this version: those of another one cannot be read."""
+_OWN_LAYOUT, _ANY_LAYOUT = f'{{"layout":{LAYOUT},'.encode(), b'{"layout":'
 _LENGTHS = struct.Struct("<5I")
 _LENGTH = struct.Struct("<I")
 
@@ -41,8 +47,8 @@ class Slice:
 def slice_end(cut: Cut, head: dict[str, Any]) -> bytes:
     """Return the content of a `SLICE` entry. `head`, as JSON: ``pids`` (kinds by process id), ``min_ns``,
     ``lowered`` (the same, of processes with less detail), ``sample_ns``, ``target``, ``observer``, ``hooks``,
-    ``variants``, ``python`` (minor versions by process id), ``refused``."""
-    text = json.dumps({**head, "counters": cut.counters}, separators=(",", ":")).encode()
+    ``variants``, ``python`` (minor versions by process id), ``refused``; `LAYOUT` comes first."""
+    text = json.dumps({"layout": LAYOUT, **head, "counters": cut.counters}, separators=(",", ":")).encode()
     parts = (text, *cut.totals, *cut.threads)
     return _LENGTHS.pack(*map(len, parts)) + b"".join(parts)
 
@@ -73,6 +79,20 @@ def unpacked(data: bytes) -> dict[str, Any]:
     except (zlib.error, ValueError):  # also of bytes that are no text
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def of_this_version(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the entries since the last slice that another version has recorded, whose records have another layout.
+    What states no layout has this one, which was the first."""
+    first, other = 0, False
+    for at, entry in enumerate(entries):
+        if entry.kind == SLICE:
+            head = entry.data[_LENGTHS.size : _LENGTHS.size + len(_OWN_LAYOUT)]
+            if head.startswith(_ANY_LAYOUT) and head != _OWN_LAYOUT:
+                other = True
+            elif other:
+                first, other = at, False
+    return [] if other else entries[first:]
 
 
 def slices_of(entries: Sequence[Entry]) -> list[Slice]:

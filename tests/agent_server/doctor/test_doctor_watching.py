@@ -63,6 +63,18 @@ def test_calls_of_accelerators_are_shown_with_what_was_lowered(home: Path) -> No
     assert "accelerators" not in watching().found
 
 
+def test_what_is_not_as_wanted_is_shown(home: Path) -> None:
+    cost = {"cpu_share": 0.004, "disk_bytes": 0, "min_ns": 1_000_000, "lost": 0, "reasons": []}
+    cost["notes"] = ["kept in memory only: /x: No space left on device\x1b[31m"]
+    signs = [{"name": "/runs/1/beat", "unreadable": True}, {"name": "/runs/1/log", "unreadable": False}]
+    written(home, cost=cost, progress=signs)
+    found = watching().found
+    assert "kept in memory only: /x: No space left on device" in found
+    assert "cannot be read: /runs/1/beat" in found
+    assert "/runs/1/log" not in found
+    assert "\x1b" not in found
+
+
 def test_profiles_that_are_not_stored_are_shown(home: Path) -> None:
     pushed = {"spans_sent": 4, "spans_lost": 2, "error": "server_error: HTTP 507\x1b[31m"}
     written(home, profiles=pushed)

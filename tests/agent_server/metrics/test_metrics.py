@@ -51,6 +51,14 @@ def test_every_line_is_a_sample_or_a_comment_whatever_the_job_is_called() -> Non
     assert 'whystall_watch_step_seconds{job_name="x' in made
 
 
+def test_a_sign_that_stays_away_is_counted_as_a_stall_that_was_noticed() -> None:
+    found = values(
+        watch_families(status("job", counts={"signal": 2, "gap": 1, "why_no_fault": 3}), time.time()),
+        "watch_noticed_total",
+    )
+    assert found == {("gap",): 1, ("signal",): 2}
+
+
 def test_the_number_of_series_is_bounded() -> None:
     clock = Clock()
     stalls = StallSeconds(clock)

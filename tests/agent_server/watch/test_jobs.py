@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from whystall.agent_server.job_lookup.inventory import start_ticks
 from whystall.agent_server.job_lookup.models import Inventory, Process
 from whystall.agent_server.watch.jobs import MOST, JobList, Selection
+from whystall.agent_server.watch.own_process import thread_ended
 from whystall.tools.node.ai_programs import has_ai_library, is_ai_program
 from whystall.tools.node.environment import Identity
 
@@ -115,6 +120,19 @@ def test_the_number_of_processes_is_bounded() -> None:
     assert listed.beyond == 20
 
 
+def test_a_job_of_more_processes_than_are_watched_leaves_room_for_none_but_is_watched() -> None:
+    ranks = [process(2000 + n, identity=Identity(rank=n, run_id="huge")) for n in range(MOST + 100)]
+    host = Host(process(10), process(11), *ranks)
+    listed = host.watch(Selection(), {10, 11})
+    listed.renew(0)
+    assert {id: len(found) for id, found in leaders(listed).items()} == {"run:huge": MOST}
+    assert listed.beyond == 3, "two, and the one that is watched in part"
+    host.processes = [process(10), *ranks[: MOST - 1], process(11)]
+    host.now += 20
+    listed.renew(100)
+    assert {id: len(found) for id, found in leaders(listed).items()} == {"run:huge": MOST - 1, "process:10": 1}
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [
@@ -134,3 +152,23 @@ def test_a_library_of_a_framework_is_found_in_the_maps(tmp_path: Path, line: byt
 def test_programs_are_whole_names() -> None:
     assert is_ai_program("vllm")
     assert not is_ai_program("my-vllm-backup.sh")
+
+
+def test_a_thread_has_ended_that_is_gone_or_of_another_process_of_the_same_number() -> None:
+    pid, started = os.getpid(), start_ticks(os.getpid())
+    assert started is not None
+    assert not thread_ended(pid, pid, started)
+    assert thread_ended(pid, pid, started + 1), "the number was used again"
+    begun, end = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (begun.set(), end.wait()))
+    thread.start()
+    begun.wait()
+    tid = thread.native_id
+    assert tid is not None
+    assert not thread_ended(pid, tid, started)
+    end.set()
+    thread.join()
+    while Path(f"/proc/{pid}/task/{tid}").exists():  # the kernel removes it a little later
+        time.sleep(0.001)
+    assert thread_ended(pid, tid, started)
+    assert not thread_ended(1 << 23, 1 << 23, 5), "a process that has ended is found by its absence"

@@ -441,3 +441,55 @@ def test_healthy_phases_are_learnt_whatever_their_lengths(seed: int, step_s: flo
     for _ in range(600):
         next(todo)(job)
     assert [one for one in watched(job, progress) if not one.ongoing and not one.phase] == []
+
+
+def test_threads_that_come_and_go_do_not_hide_the_one_that_makes_progress() -> None:
+    job, progress = Job(30, 0.1), new()
+    worker = MAIN + 7
+
+    def batch(number: int) -> None:
+        for helper in range(20):  # each waits once, and ends
+            at = job.now - S // 100
+            job.waits.append(Wait(10_000 + 20 * number + helper, 50 + helper, at, job.now))
+
+    for number in range(100):
+        job.run(0.1)
+        batch(number)
+    watched(job, progress)
+    for number in range(100, 500):  # a thread that begins only now
+        job.wait(LOADER, 0.05, tid=worker)
+        job.run(0.05)
+        batch(number)
+    watched(job, progress)
+    assert progress.thread is not None
+    assert progress.thread.tid == worker
+    job.wait(LOCK, 3, tid=worker)
+    for _ in range(50):
+        job.wait(LOADER, 0.05, tid=worker)
+        job.run(0.05)
+    (gap,) = (one for one in watched(job, progress) if not one.ongoing)
+    assert (gap.tid, gap.place) == (worker, LOCK)
+
+
+def test_a_step_that_becomes_slower_and_fast_again_is_at_most_two_deviations() -> None:
+    job, progress = Job(31, 0.1, 0.05), new()
+    found = []
+    for step_s, seconds in ((0.1, 120), (0.5, 300), (0.1, 300), (0.5, 300), (0.1, 120)):
+        job.step_s = step_s
+        for _ in range(int(seconds / step_s)):
+            job.step()
+        found += watched(job, progress)
+    assert [one.kind for one in found] in (["slowdown"], ["slowdown", "slowdown"])
+
+
+def test_the_waits_that_are_kept_of_many_threads_are_few() -> None:
+    job, progress = Job(32), new()
+    for _ in range(600):
+        job.run(0.01)
+        for helper in range(100):
+            job.waits.append(Wait(MAIN + helper, helper, job.now - 5_000_000, job.now))
+        job.run(0.05)
+    watched(job, progress)
+    kept = {tid: len(thread._recent) for tid, thread in progress._threads.items()}
+    assert kept[MAIN] == 600
+    assert max(count for tid, count in kept.items() if tid != MAIN) <= 500, "what came since they were last trimmed"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from whystall.agent_server.watch.background_source import BackgroundSource
 from whystall.agent_server.watch.jobs import Selection
 from whystall.agent_server.watch.progress import Stall
 from whystall.agent_server.watch.progress_sources import (
@@ -109,6 +110,35 @@ def test_a_heartbeat_is_the_time_of_modification(tmp_path: Path) -> None:
     assert abs(before.at_ns - time.monotonic_ns()) < 60 * S
     os.utime(path, ns=(0, 5))
     assert value(beat) == 5
+
+
+def test_a_source_that_does_not_answer_holds_up_nobody() -> None:
+    class Hung:
+        name = "a file of a server that is gone"
+        answers = threading.Event()
+        closed = threading.Event()
+
+        def read(self) -> Reading | None:
+            self.answers.wait()
+            return Reading(next(values), 0)
+
+        def close(self) -> None:
+            self.closed.set()
+
+    values, hung = iter(range(9)), Hung()
+    source = BackgroundSource(hung)
+    assert source.read() is None
+    assert source.read() is None, "no second thread waits"
+    hung.answers.set()
+    while (found := source.read()) is None:
+        time.sleep(0.01)
+    assert found.value in (0, 1)
+    later = source.read()
+    assert later is not None
+    assert later.value > found.value
+    source.close()
+    assert hung.closed.wait(10)
+    assert source.read() == later
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ class Host:
         self.pids = [100]
         self.stalled_until: dict[int, int] = {}
         self.done: dict[int, int] = {}
+        self.ended: set[int] = set()  # threads
+        self.busy_ns = 0  # for so long the next look at the recorder waits for a disk
 
     def monotonic(self) -> float:
         return self.now / S
@@ -83,6 +85,7 @@ class Recorder:
         return 1_000_000
 
     def poll(self) -> Waits:
+        self._host.now, self._host.busy_ns = self._host.now + self._host.busy_ns, 0
         return self._host.waits()
 
     def cost(self) -> Cost:
@@ -137,6 +140,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(service, "run_delay_s", lambda: 0.0)
     monkeypatch.setattr(service, "io_calls", lambda pid, tid: None)
     monkeypatch.setattr(service, "used_ns", lambda pid, tid: 0)
+    monkeypatch.setattr(service, "thread_ended", lambda pid, tid, ticks: tid in made.ended)
     monkeypatch.setattr(service, "yield_memory", lambda: None)
     monkeypatch.setattr(service, "identity_of", lambda pid, ticks, rank: Identity(f"job{pid}", f"run{pid}"))
     return made
@@ -176,6 +180,49 @@ def test_a_paused_virtual_machine_is_no_stall(host: Host, tmp_path: Path) -> Non
 
     watcher.watch(200, (100, pause))
     assert watcher.found == []
+
+
+def test_a_stall_is_found_in_which_the_watcher_waited_for_its_own_disk(host: Host, tmp_path: Path) -> None:
+    watcher, begin = Watcher(host, OPTIONS, tmp_path), host.now
+
+    def freeze() -> None:
+        stall(host, 10)()
+        host.busy_ns = 10 * S
+
+    watcher.watch(160, (100, freeze))
+    assert "the host was suspended or paused" not in watcher.notes
+    assert [one.kind for one in watcher.found] == ["gap"]
+    assert abs(watcher.found[0].start_ns - (begin + 100 * S)) < S
+
+
+def test_a_thread_that_ends_is_no_stall(host: Host, tmp_path: Path) -> None:
+    watcher = Watcher(host, OPTIONS, tmp_path)
+
+    def end() -> None:
+        host.stalled_until[100] = host.now + 600 * S
+        host.ended.add(100)
+
+    watcher.watch(200, (100, end))
+    assert watcher.found == []
+    assert not (tmp_path / "stalls.jsonl").exists()
+
+
+def test_a_disk_that_takes_no_files_is_reported_once_and_stops_nothing(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    watcher = Watcher(host, OPTIONS, tmp_path / "file" / "watch")
+    watcher.watch(200, (150, stall(host)))
+    assert len(watcher.found) == 1
+    assert [note.startswith("warning: recordings of stalls cannot be kept in ") for note in watcher.notes[:1]] == [True]
+    assert watcher.notes.count("warning: files of the watcher cannot be written: Not a directory") == 1
+
+
+def test_a_selection_that_matches_nothing_is_reported_once(host: Host, tmp_path: Path) -> None:
+    host.pids = []
+    watcher = Watcher(host, OPTIONS, tmp_path)
+    watcher.watch(30)
+    assert watcher.notes == [
+        "no job that looks like training or serving runs now; each is watched 10 s after its start"
+    ]
 
 
 def test_jumps_of_the_date_change_nothing(host: Host, tmp_path: Path) -> None:

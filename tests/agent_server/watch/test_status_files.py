@@ -10,10 +10,9 @@ from whystall.agent_server.watch.status import LOG, StatusFiles, read_status
 
 def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
     files = StatusFiles(tmp_path / "missing")
-    files.write({"a": 1})
-    files.log({"b": 2})
-    files.write_metrics("x 1\n")
-    assert files.failed
+    assert files.write({"a": 1})
+    assert files.log({"b": 2})
+    assert files.write_metrics("x 1\n")
     assert read_status(tmp_path / "missing") is None
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ from whystall.tools.recording.target import Target
 
 
 def test_every_server_has_sources_and_its_names_belong_to_one_quantity() -> None:
-    assert servers().keys() == {"vllm", "sglang", "tgi", "triton"}
+    assert servers().keys() >= {"vllm", "sglang", "tgi", "triton", "trtllm", "lmdeploy", "llamacpp"}
+    assert all(set(about.progress or ()) <= about.quantities.keys() for about in servers().values())
     assert all(source.startswith("https://") for about in servers().values() for source in about.sources)
     names = [name for about in servers().values() for one in about.quantities.values() for name in one.names]
     assert len(names) == len(set(names))
@@ -146,16 +148,44 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
     [
         ((), "timeout"),
         ((_HEAD, *[b"x"] * 50), "timeout"),
+        ((b"HTTP/1.1 200 OK\r\n", *[b"x"] * 50), "timeout"),
+        ((b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"0"] * 50), "timeout"),
+        ((b"HTTP/1.1 100 Continue\r\n\r\n",) * 50, "timeout"),
         ((b"220 smtp ready\r\n",), "no_http"),
         ((b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",), "status"),
         ((b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",), "status"),
     ],
-    ids=["silent", "drip", "other protocol", "redirect", "busy"],
+    ids=[
+        "silent",
+        "drip",
+        "drip in the head",
+        "drip in a chunk",
+        "continue for ever",
+        "other protocol",
+        "redirect",
+        "busy",
+    ],
 )
 def test_an_answer_that_is_none_ends_in_time(parts: tuple[bytes, ...], error: str) -> None:
     with answering(*parts) as port:
         answer = get(Endpoint("127.0.0.1", port), "/metrics", timeout_s=0.4)
     assert (answer.error, answer.text) == (error, "")
+
+
+def test_an_answer_whose_end_is_missing_is_not_taken() -> None:
+    class Half(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(_HEAD + b"vllm:generation_tokens_total 12")  # of 1234567
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Half) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        answer = get(Endpoint("127.0.0.1", server.server_address[1]), "/metrics")
+        thread.join()
+    assert (answer.error, answer.text) == ("incomplete", "")
 
 
 def test_a_port_that_nobody_listens_on_is_refused() -> None:
@@ -193,6 +223,9 @@ def test_only_ports_that_the_command_line_names_are_asked() -> None:
     with listening("--port", str(port), code=code) as (pid, ports):
         assert ports[0] == port
         assert metrics_endpoints([pid])[0] == [Endpoint("127.0.0.1", port, pid=pid)]
+    with listening("trtllm-serve", "--port", str(port), code=code) as (pid, _):
+        # its /metrics gives each statistic away once
+        assert metrics_endpoints([pid])[0] == [Endpoint("127.0.0.1", port, "/prometheus/metrics", pid)]
 
 
 def test_metrics_are_read_from_the_start_to_the_end_of_a_window() -> None:

@@ -149,3 +149,20 @@ def test_rows_beyond_the_limit_are_summed_by_thread(tmp_path: Path, monkeypatch:
     (rest,) = [row for row in rows if not row.place.call]
     assert rest.waited_ns == sum(range(1, 101)) * MS
     assert (PART_NS * PARTS, len(rest.parts_ns)) == (MINUTE, PARTS)
+
+
+def test_a_killed_watch_loses_only_the_part_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    base = 9 * 60_000
+    history = History(tmp_path)
+    for second in (5, 15, 25):
+        clock.now_ms = base + 1000 * second
+        history.add(cut_of(clock.now_ms - 4000, clock.now_ms, total(3, 40, 20)), {PID}, scan_of(start=base))
+    (minute,) = history_minutes(tmp_path, 0, 100 * MINUTE)  # as a killed one leaves it
+    assert [took > 0 for took in minute.recorded_ns] == [True, True, False, False, False, False]
+    assert sum(row.number for row in minute.rows) == 6
+    clock.now_ms = base + 65_000
+    history.add(cut_of(clock.now_ms - 4000, clock.now_ms, total(3, 40, 20)), {PID}, scan_of(start=base))
+    history.close()
+    whole, after = history_minutes(tmp_path, 0, 100 * MINUTE)
+    assert (sum(row.number for row in whole.rows), sum(row.number for row in after.rows)) == (9, 3)

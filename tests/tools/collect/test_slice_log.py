@@ -40,18 +40,40 @@ def test_a_log_is_continued_by_its_next_writer_and_has_only_one(tmp_path: Path) 
     assert list(again.entries()) == first + second
 
 
-def test_a_log_of_another_boot_or_size_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = SliceLog(tmp_path / "log", LEAST_BYTES)
-    filled_with(log, 3, 100)
+def test_a_log_of_another_size_has_the_newest_entries_and_one_of_another_boot_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SliceLog(tmp_path / "log", 2 * LEAST_BYTES)
+    entries = filled_with(log, 90, 20_000)
     log.close()
+    smaller = SliceLog(tmp_path / "log", LEAST_BYTES)  # it was shrunk, or the setting was changed
+    kept = list(smaller.entries())
+    assert kept == entries[-len(kept) :]
+    assert smaller.used > LEAST_BYTES // 2
+    smaller.close()
     larger = SliceLog(tmp_path / "log", 2 * LEAST_BYTES)
-    assert not list(larger.entries())
-    filled_with(larger, 3, 100)
+    assert list(larger.entries()) == kept
     larger.close()
     monkeypatch.setattr(slice_log, "_boot", lambda: b"another boot")
     with pytest.raises(ToolError, match="before the last boot"):
         read_log(tmp_path / "log")
     assert not list(SliceLog(tmp_path / "log", 2 * LEAST_BYTES).entries())
+
+
+def test_the_last_entry_can_be_replaced(tmp_path: Path) -> None:
+    log = SliceLog(tmp_path / "log", LEAST_BYTES)
+    first = filled_with(log, 3, 100)
+    log.close()
+    again = SliceLog(tmp_path / "log", LEAST_BYTES)
+    for size in (10, 200_000, 30, LEAST_BYTES):  # the last one does not fit, and replaces nothing
+        again.replace_last(7, size, size, b"x" * size)
+    assert list(again.entries()) == [*first, Entry(7, 30, 30, b"x" * 30)], "those of an earlier writer are kept"
+    for number in range(100):  # over the end of the file
+        assert again.append(1, number, number, b"a" * 50_000)
+        assert again.replace_last(2, number, number, b"b" * 60_000)
+    kept = list(again.entries())
+    assert {one.kind for one in kept} == {2}
+    assert [one.start_ns for one in kept] == list(range(100 - len(kept), 100))
 
 
 def test_damaged_entries_are_left_out(tmp_path: Path) -> None:
@@ -135,3 +157,17 @@ def test_without_space_for_another_size_the_log_stays(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert log.resized(4 * LEAST_BYTES) is log
     assert read_log(tmp_path / "log") == entries
+
+
+def test_a_log_whose_disk_became_read_only_keeps_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = SliceLog(tmp_path / "log", 2 * LEAST_BYTES)
+    entries = filled_with(log, 3, 100)
+
+    def read_only(*args: object, **more: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("unlink", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, read_only)
+            assert log.resized(LEAST_BYTES) is log
+            assert list(log.entries()) == entries

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from metric_texts import SGLANG, TGI, TRITON, vllm
+from metric_texts import LLAMACPP, LMDEPLOY, SGLANG, TGI, TRITON, TRTLLM, vllm
 
 from whystall.tools.collect.serving.engine import COLLECTOR, ServingRows
 from whystall.tools.collect.serving.scrape import Answer, Endpoint
@@ -185,7 +185,7 @@ def test_triton_states_means_alone() -> None:
     assert queue.polarity is Polarity.ABNORMAL
     assert (queue.metrics["mean_ms"], queue.metrics["request_pct"]) == (pytest.approx(3000), pytest.approx(75))
     assert "p95_ms" not in queue.metrics
-    assert dict(found.not_seen)["metrics_absent"] == "triton: running, kv_usage, preemptions, ttft, itl"
+    assert dict(found.not_seen)["metrics_absent"] == "triton: running, kv_usage, preemptions, ttft, itl, progress"
 
 
 def test_tgi_counts_prefill_apart_from_decode() -> None:
@@ -194,6 +194,56 @@ def test_tgi_counts_prefill_apart_from_decode() -> None:
     assert of(found, "queue").metrics["mean_ms"] == pytest.approx(2500)
     assert found.data.servers[0].stage == "queue"
     assert next(row for row in found.data.servers[0].times if row.name == "prefill").requests == 30
+
+
+def tgi(steps: int, finished: int = 5) -> str:
+    text = TGI.format(waiting=1, running=4, finished=finished, queue_s=1, e2e_s=20)
+    return f'{text}tgi_batch_inference_success{{method="decode"}} {steps}\n'
+
+
+_LONG_ANSWERS = {
+    "tgi": [tgi(900 + 20 * n) for n in range(8)],
+    "llamacpp": [LLAMACPP.format(tokens=700, steps=50 + 20 * n, running=2, waiting=3) for n in range(8)],
+    "lmdeploy": [LMDEPLOY.format(tokens=700 + 20 * n, running=2, waiting=3) for n in range(8)],
+    "sglang": [
+        f"sglang:num_running_reqs 2\nsglang:num_queue_reqs 1\nsglang:generation_tokens_total 7\n"
+        f'sglang:realtime_tokens_total{{mode="decode"}} {900 * (n // 4)}\n'
+        for n in range(8)
+    ],
+}
+
+
+@pytest.mark.parametrize("server", _LONG_ANSWERS)
+def test_long_answers_are_no_standstill_of_a_server_that_counts_finished_ones(server: str) -> None:
+    found = judged(_LONG_ANSWERS[server])
+    assert found.data.servers[0].server == server
+    assert of(found, "stuck").polarity is Polarity.NORMAL
+    assert "progress" not in dict(found.not_seen)["metrics_absent"]
+
+
+@pytest.mark.parametrize("server", _LONG_ANSWERS)
+def test_a_standstill_is_found_on_every_server(server: str) -> None:
+    stuck = of(judged(_LONG_ANSWERS[server][:1] * 13), "stuck")
+    assert (stuck.polarity, stuck.attributes["symptom"]) == (Polarity.ABNORMAL, "no_progress")
+
+
+def test_a_server_that_counts_only_finished_requests_is_not_called_stuck() -> None:
+    busy = [TRTLLM.format(running=2, waiting=1, finished=7, queue_s=2, e2e_s=20)] * 13
+    pending = [TRITON.format(finished=3, e2e_us=4e6, queue_us=3e6, waiting=7)] * 13
+    old_tgi = [TGI.format(waiting=1, running=4, finished=5, queue_s=1, e2e_s=20)] * 13
+    for texts in (busy, pending, old_tgi):
+        found = judged(texts)
+        assert "serving.stuck" not in {one.kind for one in found.findings}
+        assert dict(found.not_seen)["metrics_absent"].endswith("progress")
+    silent = judged([busy[0], busy[0], None, None, None])
+    assert of(silent, "stuck").attributes["symptom"] == "no_answer"
+
+
+def test_tensorrt_llm_states_its_queue() -> None:
+    texts = [TRTLLM.format(running=8, waiting=9, finished=4 * n, queue_s=14 * n, e2e_s=20 * n) for n in range(6)]
+    found = judged(texts)
+    assert found.data.servers[0].stage == "queue"
+    assert of(found, "queue").metrics["mean_ms"] == pytest.approx(3500)
 
 
 def test_few_requests_are_no_slowness_of_the_server() -> None:

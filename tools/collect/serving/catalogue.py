@@ -25,13 +25,17 @@ class _Quantity(BaseModel):
 
 class Server(BaseModel):
     """A kind of inference server. `processes`: words in its command lines; `ports`: where it serves its metrics if its
-    command line states none."""
+    command line states none; `path`: and at which path. `progress`: quantities that grow while a request advances, each
+    at least every `seldom_s` seconds; None: all that count; empty: none does before a request ends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sources: list[str] = Field(min_length=1)
     processes: list[str]
     ports: list[int]
+    path: str = "/metrics"
+    progress: list[str] | None = None
+    seldom_s: float = Field(default=0.0, ge=0)
     quantities: dict[str, _Quantity]
 
 

@@ -20,6 +20,7 @@ _MOST_BYTES = 1 << 20
 _OPTIONS = re.compile(rb"--?(?:http[-_]|metrics[-_]|prometheus[-_])?port(?:=(\d{1,5}))?|-p")
 _INODE = re.compile(r"socket:\[(\d+)\]")
 _LISTEN = "0A"
+_USUAL_PATH = "/metrics"
 # local_address of /proc/PID/net/tcp and tcp6: in the byte order of the host, here little endian
 _LOCAL = {
     "0100007F": "127.0.0.1",
@@ -37,7 +38,8 @@ def metrics_endpoints(pids: Iterable[int], proc: str = "/proc") -> tuple[list[En
     apart = []
     for pid in sorted(set(pids))[:_MOST_PROCESSES]:
         try:
-            named = set(_named_ports(_arguments(pid, proc)))
+            arguments = _arguments(pid, proc)
+            named = set(_named_ports(arguments))
             ports = _listening(pid, proc) if named else {}
             same = os.readlink(f"{proc}/{pid}/ns/net") == os.readlink(f"{proc}/self/ns/net")
         except OSError:
@@ -47,7 +49,7 @@ def metrics_endpoints(pids: Iterable[int], proc: str = "/proc") -> tuple[list[En
             apart.append(pid)
             continue
         for port in fitting:
-            found.setdefault(port, Endpoint(ports[port], port, pid=pid))
+            found.setdefault(port, Endpoint(ports[port], port, _path(arguments), pid))
     return list(found.values()), apart
 
 
@@ -66,6 +68,13 @@ def _named_ports(arguments: list[bytes]) -> Iterator[int]:
     for about in servers().values():
         if any(word.encode() in line for word in about.processes):
             yield from about.ports
+
+
+def _path(arguments: list[bytes]) -> str:
+    """Return the path of the metrics of the known server that the command line names, else the usual one."""
+    line = b" ".join(arguments)
+    paths = (about.path for about in servers().values() if any(word.encode() in line for word in about.processes))
+    return next((path for path in paths if path != _USUAL_PATH), _USUAL_PATH)
 
 
 def _listening(pid: int, proc: str) -> dict[int, str]:

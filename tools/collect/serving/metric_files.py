@@ -36,9 +36,7 @@ def recording_of_files(paths: Sequence[Path]) -> Recording:
         if number and modified_ns == read[number - 1][0]:
             rows.spots["metrics_untimed"] = ""
         if not rows.add_text(at_ns + number, "", text, -1).samples:
-            raise ToolError(
-                ErrorCode.BAD_TRACE, f"{path} has no metric of vLLM, SGLang, TGI or Triton that is known", _REMEDY
-            )
+            raise ToolError(ErrorCode.BAD_TRACE, f"{path} has no metric of an inference server that is known", _REMEDY)
     found = rows.capture()
     window_ns = read[-1][0] - first
     entry = CollectorManifest(

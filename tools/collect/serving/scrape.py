@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -64,7 +66,8 @@ def endpoint_of(url: str, pid: int = -1) -> Endpoint:
 def get(endpoint: Endpoint, path: str, timeout_s: float = TIMEOUT_S) -> Answer:
     """Return the answer to a GET of `path`; it never takes much longer than `timeout_s`.
 
-    Codes in `Answer.error`: refused, timeout, address (refused by us, or unknown), no_http, too_large, status.
+    Codes in `Answer.error`: refused, timeout, address (refused by us, or unknown), no_http, incomplete, too_large,
+    status.
     """
     began = time.monotonic_ns()
     status, text, error = _get(endpoint, path, time.monotonic() + timeout_s)
@@ -77,8 +80,17 @@ def _get(endpoint: Endpoint, path: str, until: float) -> tuple[int, str, str]:
     address = _resolved(endpoint)
     if address is None:
         return -1, "", "address"
-    connection = client.HTTPConnection(address, endpoint.port, timeout=max(0.05, until - time.monotonic()))
+    left = max(0.05, until - time.monotonic())
+    connection = client.HTTPConnection(address, endpoint.port, timeout=left)
+    late = threading.Event()
+    end = None
     try:
+        connection.connect()
+        end = threading.Timer(
+            left, _cut_off, (connection.sock, late)
+        )  # the socket's timeout begins anew with each byte
+        end.daemon = True
+        end.start()
         connection.request(
             "GET", path, headers={"Host": endpoint.address, "Accept": "text/plain", "Connection": "close"}
         )
@@ -90,17 +102,28 @@ def _get(endpoint: Endpoint, path: str, until: float) -> tuple[int, str, str]:
             body += block
             if len(body) > MOST_BYTES:
                 return answer.status, "", "too_large"
-            if time.monotonic() > until:
-                return answer.status, "", "timeout"
+        if late.is_set():
+            return answer.status, "", "timeout"
+        if answer.length:  # a number may be cut in two
+            return answer.status, "", "incomplete"
         return answer.status, body.decode("utf-8", "replace"), ""
     except TimeoutError:
         return -1, "", "timeout"
     except client.HTTPException:
-        return -1, "", "no_http"
+        return -1, "", "timeout" if late.is_set() else "no_http"
     except OSError:
-        return -1, "", "refused"
+        return -1, "", "timeout" if late.is_set() else "refused"
     finally:
+        if end is not None:
+            end.cancel()
         connection.close()
+
+
+def _cut_off(channel: socket.socket, late: threading.Event) -> None:
+    """End a connection, for which another thread waits."""
+    late.set()
+    with suppress(OSError):  # it is closed
+        channel.shutdown(socket.SHUT_RDWR)
 
 
 def _resolved(endpoint: Endpoint) -> str | None:

@@ -164,9 +164,12 @@ class Objects:
         return [row["pid"] for row in self.ends.get(object, ()) if row["writes"] and row["pid"] != but]
 
     def wakes_itself(self, object: str, pid: int) -> bool:
-        """Return whether process `pid` may write to the pipe from which it reads: another thread of it, or a handler of
-        a signal, ends its wait."""
-        return any(row["writes"] and row["pid"] == pid for row in self.ends.get(object, ()))
+        """Return whether process `pid` may write to the pipe, or has the other end of the socket, from which it reads:
+        another thread of it, or a handler of a signal, ends its wait."""
+        peer = self.peer(object)
+        return (peer is not None and peer["pid"] == pid) or any(
+            row["writes"] and row["pid"] == pid for row in self.ends.get(object, ())
+        )
 
     def readers(self, object: str, but: int) -> list[int]:
         """Return the processes other than `but` that may read from a pipe."""

@@ -142,7 +142,7 @@ class World:
             kind = wait_kind(wait, gil, locks)
             socket = self.objects.socket(wait.object)
             if kind.code == "socket" and socket is not None:
-                if self.objects.awaits_clients(wait.object):
+                if self.objects.awaits_clients(wait.object) or self._wakes_itself(line, wait):
                     kind = Kind("events")  # no client connects, or sends a request
                 elif socket["remote"].endswith(":53"):
                     kind = Kind("dns", kind.detail)
@@ -159,8 +159,8 @@ class World:
         return kind
 
     def _wakes_itself(self, line: Timeline, wait: Wait) -> bool:
-        """Return whether a poll of a pipe is that of a loop which only its own process wakes, as servers have one for
-        signals. Queues of multiprocessing are pipes with both ends too."""
+        """Return whether a poll of a pipe or socket is that of a loop which only its own process wakes, as servers have
+        one for signals. Queues of multiprocessing are pipes with both ends too."""
         queue = any(module.startswith("multiprocessing/") for _, module in wait.place.library)
         return wait.syscall in POLLS and not queue and self.objects.wakes_itself(wait.object, line.pid)
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from whystall.tools.collect.serving.catalogue import servers
 from whystall.tools.host.inference_latency.distribution import Distribution, Key, combined, increases
 
 _MAXIMA = frozenset({"kv_usage"})
 """Gauges of which the largest series counts; of others the sum."""
-_PROGRESS = ("generated_tokens", "prompt_tokens", "finished", "ttft", "itl")
-"""Quantities of which one grows whenever a request advances."""
+_PROGRESS = ("steps", "generated_tokens", "prompt_tokens", "finished", "ttft", "itl")
+"""Quantities of which one grows whenever a request advances, for a server that counts as requests advance."""
 
 
 @dataclass
@@ -77,11 +78,20 @@ class Readings:
         return grown / self.seconds if grown is not None and self.seconds > 0 else None
 
     def advanced(self) -> list[bool] | None:
-        """Return whether any request advanced between each two readings; None if the server states nothing of it."""
-        known = [self.grown[name] for name in _PROGRESS if name in self.grown]
+        """Return whether any request advanced between each two readings; None if the server does not state it before
+        a request ends."""
+        about = servers().get(self.server)
+        names = _PROGRESS if about is None or about.progress is None else about.progress
+        known = [self.grown[name] for name in names if name in self.grown]
         if not known or self.whole:
             return None
         return [any(parts[i].count > 0 for parts in known) for i in range(len(self.at_ns) - 1)]
+
+    @property
+    def seldom_s(self) -> float:
+        """Return for how long `advanced` may be false while requests advance, s."""
+        about = servers().get(self.server)
+        return about.seldom_s if about is not None else 0.0
 
 
 def readings_of(values: pl.DataFrame) -> Iterator[Readings]:

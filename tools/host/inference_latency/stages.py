@@ -139,8 +139,9 @@ class Judge:
             longest, share, reason = around.unanswered_s, around.unanswered_pct, "no_answer"
         elif advanced is None:
             return None
-        whole = share > 99.0 and longest >= _STUCK_WHOLE_S
-        bad = severity(share) if longest >= _STUCK_S or whole else None
+        least = 0.0 if reason == "no_answer" else own.seldom_s
+        whole = share > 99.0 and longest >= _STUCK_WHOLE_S + least
+        bad = severity(share) if longest >= _STUCK_S + least or whole else None
         words = {"symptom": reason} if bad else {}
         words |= {"probe": around.health} if around.health else {}
         metrics = {

@@ -147,7 +147,10 @@ def _unseen(recording: Recording, own: Readings) -> Iterator[tuple[str, str]]:
         yield "metrics_reset", f"{own.local} {own.resets}".strip()
     known = {*own.gauges, *own.grown}
     known |= {name.removesuffix("_time") for name in known}
-    if missing := [name for name in _ESSENTIAL if name not in known]:
+    missing = [name for name in _ESSENTIAL if name not in known]
+    if own.advanced() is None and not own.whole:
+        missing.append("progress")
+    if missing:
         yield "metrics_absent", f"{own.server}: {', '.join(missing)}"
     if not recording.has(_GPUS) or recording.table(f"{_GPUS}.readings").is_empty():
         yield "no_device_state", ""
@@ -177,8 +180,9 @@ TOOL = Tool(
     name="inference_latency",
     title="Latency of inference servers",
     description=(
-        "Which stage of a vLLM, SGLang, TGI or Triton server delays requests, by its /metrics: queue, prefill, decode, "
-        "preemption, KV cache, a standstill, host, clients. Asks a loopback port of the process, or metrics_url."
+        "Which stage of a vLLM, SGLang, TGI, Triton, TensorRT-LLM, LMDeploy or llama.cpp server delays requests, by "
+        "its metrics: queue, prefill, decode, preemption, KV cache, a standstill, host, clients. Asks a loopback port "
+        "of the process, or metrics_url."
     ),
     params=Params,
     data=Data,

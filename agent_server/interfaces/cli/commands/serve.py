@@ -7,10 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
@@ -18,6 +15,7 @@ import typer
 
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import LangOption, underscores
+from whystall.agent_server.interfaces.cli.watcher_process import WatcherProcess
 from whystall.agent_server.interfaces.signals import signals
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.settings.loopback import is_loopback
@@ -150,7 +148,7 @@ def _http(
                 "warning: plain HTTP shows tokens to the network; give --tls-cert, or put a TLS proxy in front"
             )
         gc.freeze()  # a full collection passes over all modules: 0.2 s in which no page is answered
-        with _watching(settings.watch.on):
+        with WatcherProcess(console.note) if settings.watch.on else nullcontext():
             signals.run(server.serve_on(listener), server.leave)
 
 
@@ -161,20 +159,6 @@ def _console(app: App, mcp_server: McpServer, secret: str | None, settings: Sett
     from whystall.agent_server.interfaces.web.console.site import Site
 
     return list(console_routes(Site(app, mcp_server, Tokens(secret, settings.access), settings)))
-
-
-@contextmanager
-def _watching(wanted: bool) -> Iterator[None]:
-    """Run ``whystall watch`` within the block, as a process of its own: it must not wait for requests."""
-    if not wanted:
-        yield
-        return
-    watcher = subprocess.Popen([sys.executable, "-m", "whystall.agent_server", "watch"])
-    try:
-        yield
-    finally:
-        watcher.terminate()
-        watcher.wait()
 
 
 def _certificate(chain: Path | None, key: Path | None) -> Certificate | None:

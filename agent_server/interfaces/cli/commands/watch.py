@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Annotated, Optional
 
 import typer
@@ -130,7 +130,8 @@ def watch(
         progress=progress,
     )
     directory = directory_of_watch()
-    directory.mkdir(mode=0o700, exist_ok=True)
+    with suppress(OSError):  # the recorder keeps its log in memory then, and reports so
+        directory.mkdir(mode=0o700, exist_ok=True)
     end = None if duration is None else time.monotonic() + duration
     with ExitStack() as stack:
         wished = stack.enter_context(signals.as_wish())
@@ -143,5 +144,9 @@ def watch(
                 time.sleep(min(left, 0.2))
             return wished() or (end is not None and time.monotonic() >= end)
 
+        def note(line: str) -> None:
+            with suppress(OSError):  # the disk of its output is full, or its reader gone: it watches on
+                console.note(f"whystall: {line}")
+
         state = pushes.state if pushes is not None else None
-        WatchService(options, directory, lambda line: console.note(f"whystall: {line}"), state).run(stopped)
+        WatchService(options, directory, note, state).run(stopped)

@@ -188,6 +188,17 @@ def test_a_poll_for_connections_is_idle_and_the_thread_that_answers_is_chosen() 
     assert (data.thread.tid, data.rows[0].what) == (OTHER, "lock")
 
 
+@pytest.mark.parametrize(("holder", "what"), [(PID, "events"), (PEER, "socket")])
+def test_a_poll_of_a_socket_whose_other_end_is_ones_own_waits_for_no_peer(holder: int, what: str) -> None:
+    scene = Scene().thread()
+    near = {"protocol": "unix", "state": "established"}
+    scene.seen("sockets", inode=501, pid=PID, peer=502, **near)
+    scene.seen("sockets", inode=502, pid=holder, peer=501, comm="python", **near)
+    idle = {"object": "socket:[501]", "asked_ns": 30_000_000_000, "still": True, "runnable_ns": 0}
+    scene.wait(0, 12_000, "select", user=("idle (ends.py:11)",), **idle)
+    assert account_of(scene).rows[0].what == what
+
+
 @pytest.mark.parametrize(("listens", "what"), [(True, "events"), (False, "timeout")])
 def test_the_interval_at_which_an_idle_server_looks_up_is_no_time_out(listens: bool, what: str) -> None:
     scene = Scene().thread()
