@@ -98,6 +98,14 @@ class Timeline:
             if wait.end_ns > start:
                 yield wait
 
+    @property
+    def last_place(self) -> Place:
+        """Where the thread was last seen, in a wait or running."""
+        wait, sample = next(iter(self.waits[-1:]), None), next(iter(self.samples[-1:]), None)
+        if sample is not None and (wait is None or sample.at_ns > wait.end_ns):
+            return sample.place
+        return wait.place if wait is not None else NOWHERE
+
     def number_of(self, wait: Wait) -> int | None:
         """Return the position of `wait` among `waits`; None for another one."""
         number = bisect_left(self._starts, wait.start_ns)

@@ -18,6 +18,8 @@ from whystall.tools.recording.store import Recording
 
 # Share of a thread's long waits for a CPU that the throttled time of its cgroup must cover.
 _COVERS = 0.5
+# Details of waits for one of the few CPUs that a thread may use.
+_NARROW = ("pinned", "own_pinned", "own_cpuset")
 # Share of the window in which the chain must end in a quota for a finding.
 _LEAST_PCT = 3.0
 
@@ -68,7 +70,8 @@ def throttled_processes(recording: Recording, world: World, bounds: dict[int, Bo
 
 
 def explain_chain_ends(recording: Recording, world: World, rows: Sequence[Row], bounds: dict[int, Bound]) -> None:
-    """Set `detail` and `object` of the steps of the rows' chains that lack a CPU: why, and who ran instead."""
+    """Set `detail` and `object` of the steps of the rows' chains that lack a CPU: why, and who ran instead, or the only
+    CPUs that the thread may use."""
     known: dict[int, tuple[str, str]] = {}
     for row in rows:
         for chain in [chain for chain in row.chains if chain and chain[-1].code == "cpu"]:
@@ -90,6 +93,8 @@ def _why(recording: Recording, world: World, line: Timeline, bounds: dict[int, B
         if wait.ran_pid > 0:
             row.by[wait.ran_pid, wait.ran_comm] += wait.end_ns - wait.awake_ns
     detail = who_had_cpus(recording, world, line, row)
+    if detail in _NARROW:
+        return detail, f"CPU {row.cpus}"
     bound = bounds.get(line.pid)
     if detail == "others" and bound is not None and bound.cpus:
         detail = "confined"

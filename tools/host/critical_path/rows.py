@@ -25,8 +25,11 @@ _RUNS = 0.3
 _MOSTLY = 0.5
 # What another thread does at the moment of a sample: within this time of it.
 _AROUND_NS = 10_000_000
+# Workers bound to the same CPUs take turns there, so that the awaited one runs for a part of the time.
+_LACKS = 0.3
 # Why a thread has no CPU although its job does not use them up.
-KEPT_OFF = ("others", "confined", "pinned", "real_time")
+PINNED = "pinned"
+KEPT_OFF = ("others", "confined", PINNED, "real_time")
 """Details of steps without a CPU."""
 # Rows with less of the running time have too few samples to show that they grow.
 _JUDGED = 0.05
@@ -159,14 +162,20 @@ class Row:
         codes: Counter[str] = Counter()
         for step in inside:
             codes[step.code] += ends[step]
-        kept = sum(ends[step] for step in inside if step.code == "cpu" and step.detail in KEPT_OFF)
+        kept: Counter[str] = Counter()
+        for step in inside:
+            if step.code == "cpu" and step.detail in KEPT_OFF:
+                kept[step.detail] += ends[step]
         if codes["quota"] >= _RUNS * total:
             code = "quota"
-        elif kept >= _MOSTLY * total:
+        elif kept.total() >= _MOSTLY * total or kept[PINNED] >= _LACKS * total:
             code = "cpu"
         else:
             code = RUNNING if codes[RUNNING] >= _RUNS * total else codes.most_common(1)[0][0]
-        return max((step for step in inside if step.code == code), key=lambda step: ends[step])
+        able = [step for step in inside if step.code == code]
+        if code == "cpu" and kept[PINNED] >= _LACKS * total:
+            able = [step for step in able if step.detail == PINNED]
+        return max(able, key=lambda step: ends[step])
 
     def passes(self, step: Step) -> int:
         """Return the time of the chains that contain `step`, at any line."""
@@ -328,7 +337,7 @@ def _follow_spinning(world: World, line: Timeline, sample: Sample, took: int, ro
     start, end = sample.at_ns - _AROUND_NS, sample.at_ns + _AROUND_NS
     holders = []
     for other in world.lines.values():
-        if other.pid != line.pid or other.tid == line.tid or not other.samples:
+        if other.pid != line.pid or other.tid == line.tid or not (other.samples or other.waits):
             continue
         chain, _ = max(world.answers(other, start, end, (line.tid,)), key=lambda found: found[1], default=((), 0))
         if chain and chain[0].code in ON_CPU:
