@@ -284,12 +284,15 @@ def test_tempting_causes_stay_silent(row: Finding, cause: str) -> None:
     assert found.state is not CauseState.SUPPORTED
 
 
+_BEHIND_OWN = wait("lock", 80.0, root_wait="cpu", root_detail="own_pinned", root_pct=95.0)
+
+
 @pytest.mark.parametrize(
     ("row", "outweighed", "cause"),
     [
         (wait("cpu", 80.0, detail="own_pinned", cpus="1"), True, "low_cpu_weight"),
-        (wait("lock", 80.0, root_wait="cpu", root_detail="own_pinned", root_pct=95.0), True, "low_cpu_weight"),
-        (wait("lock", 80.0, root_wait="cpu", root_detail="own_pinned", root_pct=95.0), False, "thread_oversubscription"),
+        (_BEHIND_OWN, True, "low_cpu_weight"),
+        (_BEHIND_OWN, False, "thread_oversubscription"),
     ],
 )
 def test_a_thread_of_low_weight_behind_its_own_job(row: Finding, outweighed: bool, cause: str) -> None:

@@ -170,7 +170,8 @@ class ThreadReader:
                 thread.lock = self._verified(lock_at(memory, thread.word, operation, expected, tasks), tasks)
             thread.word = thread.word if thread.word < 1 << 63 else 0
             return
-        waited = [(number, self.name(thread.pid, number)) for number in waited_descriptors(call, thread.syscall, memory)]
+        numbers = waited_descriptors(call, thread.syscall, memory)
+        waited = [(number, self.name(thread.pid, number)) for number in numbers]
         thread.objects += [(number, name) for number, name in waited if name]
         if thread.objects:
             thread.fd, thread.object = thread.objects[0]

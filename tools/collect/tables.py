@@ -228,8 +228,8 @@ OBJECTS = {
         "tracer_pid frozen:bool kstack pystack",
         added="limited readers",
     ),
-    # What else a thread waits for, one row each: the members of an epoll set, the descriptors of poll and select. object
-    # empty: one that could not be read. Absent in older recordings.
+    # What else a thread waits for, one row each: the members of an epoll set, the descriptors of poll and select.
+    # object empty: one that could not be read. Absent in older recordings.
     "members": _schema("at_ns pid tid fd object:str"),
     # The words on which threads wait for the interpreter lock of a process, one row each, and its holder's tid (-1:
     # nobody, unknown).

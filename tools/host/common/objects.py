@@ -183,15 +183,16 @@ class Objects:
         row = self.threads.get(tid)
         return max(row["readers"], 0) if row is not None else 0
 
-    def possible_readers(self, tid: int) -> set[int]:
-        """Return the other threads of the process that may hold the read-write lock for which thread `tid` waits: all
-        that do not wait for it themselves."""
+    def lock_readers(self, tid: int) -> set[int]:
+        """Return the threads that hold the read-write lock for which thread `tid` waits: all other threads of the
+        process that do not wait for it, if the lock has as many readers; else none."""
+        number = self.readers_of_lock(tid)
+        if not number:
+            return set()
         own = self.threads[tid]
-        return {
-            other
-            for other, row in self.threads.items()
-            if row["pid"] == own["pid"] and other != tid and not abs(row["lock"] - own["lock"]) < _RWLOCK_BYTES
-        }
+        others = (row for other, row in self.threads.items() if row["pid"] == own["pid"] and other != tid)
+        able = {row["tid"] for row in others if not abs(row["lock"] - own["lock"]) < _RWLOCK_BYTES}
+        return able if len(able) == number else set()
 
     def lock_holder(self, pid: int) -> int | None:
         """Return the process that holds the file lock for which process `pid` waits."""

@@ -110,9 +110,9 @@ _WRITERS = re.compile(
 )
 _SUFFIX = re.compile(r"\.(isra|constprop|part|cold)\.?\d*$|\+0x.*$")
 
-# The import system (Lib/importlib/_bootstrap.py): a thread takes the lock of a module, then executes the module.
+# The import system, and its functions that run with the lock of a module (Lib/importlib/_bootstrap.py).
 _IMPORTS = "<frozen importlib._bootstrap>"
-_EXECUTES = "_load_unlocked"
+_WITH_LOCK = frozenset({"_find_and_load_unlocked", "_load_unlocked", "_exec"})
 # Functions of Python's library in which a thread waits on a futex; the innermost match counts.
 _PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
     ("threading.py", "_wait_for_tstate_lock", "join"),
@@ -189,8 +189,8 @@ def awaits_import(place: Place) -> bool:
 
 
 def imports_module(place: Place) -> bool:
-    """Return whether a thread executes a module that it imports, and so has the lock of this module."""
-    return any(name == _EXECUTES and file == _IMPORTS for name, file, _ in place.python) and not awaits_import(place)
+    """Return whether a thread finds or executes a module, and so has the lock of this module."""
+    return any(name in _WITH_LOCK and file == _IMPORTS for name, file, _ in place.python) and not awaits_import(place)
 
 
 def kernel_names(frames: Sequence[str]) -> list[str]:

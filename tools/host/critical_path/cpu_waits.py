@@ -178,7 +178,8 @@ def _busy_shares(recording: Recording) -> dict[int, float]:
     table = recording.find("proc.cpu_times")
     if table is None or table.is_empty():
         return {}
-    ends = table.sort("at_ns").group_by("cpu").agg(pl.col("at_ns", "busy_ns").last() - pl.col("at_ns", "busy_ns").first())
+    grown = pl.col("at_ns", "busy_ns").last() - pl.col("at_ns", "busy_ns").first()
+    ends = table.sort("at_ns").group_by("cpu").agg(grown)
     return {cpu: busy / span for cpu, span, busy in ends.iter_rows() if span > 0}
 
 

@@ -79,6 +79,7 @@ def outweighed(recording: Recording, line: Timeline, by: Counter[tuple[int, str]
     """Return the finding that processes of higher weight had the CPUs for which thread `line` waited; None if they had
     them for less than half of that time. `by`: that time, by process."""
     known = weights_of(recording)
+    single = line.tid != line.pid and line.tid in known  # other threads of its process may weigh more
     own = known.get(line.tid) or known.get(line.pid)
     if not own:
         return None
@@ -86,7 +87,7 @@ def outweighed(recording: Recording, line: Timeline, by: Counter[tuple[int, str]
     at: dict[int, tuple[Level, Level]] = {}
     others = 0
     for (pid, comm), took in by.items():
-        if pid == line.pid:
+        if pid == line.pid and not single:
             continue
         others += took
         if pid in known:

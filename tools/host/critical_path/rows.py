@@ -131,18 +131,15 @@ class Row:
         """Return what the process did in which most of the row's chains end: the step that stands for each kind, and
         the time of that kind, the longest first."""
         last = self.last_steps()
-        owners: Counter[int | str] = Counter()
-        for step, took in last.items():
-            owners[self._owner(step)] += took
-        if not owners:
+        owner, _ = self._root_owner(last)
+        if owner is None:
             return []
-        owner = owners.most_common(1)[0][0]
         # add up lines and threads of one kind; a thread without a CPU counts as running
         groups: Counter[tuple[int | str, str, str]] = Counter()
         for step, took in last.items():
             if self._owner(step) == owner:
                 groups[self._group(step)] += took
-        return [(self._main_step(last, group, total), total) for group, total in groups.most_common()]
+        return [self._main_step(last, group, total) for group, total in groups.most_common()]
 
     def last_steps(self) -> Counter[Step]:
         """Return the time by the steps at the ends of the row's chains."""
@@ -154,10 +151,18 @@ class Row:
 
     def root_owner_ns(self) -> int:
         """Return the time of all chains that end where `root` does, whatever was done there."""
-        return sum(took for _, took in self.ends())
+        return self._root_owner(self.last_steps())[1]
 
-    def _main_step(self, ends: Counter[Step], group: tuple[int | str, str, str], total: int) -> Step:
-        """Return the step of `ends` that stands for `group`, which lasts `total`."""
+    def _root_owner(self, last: Counter[Step]) -> tuple[int | str | None, int]:
+        """Return the process, or thread of the own process, in which most of the time of `last` ends, and that time."""
+        owners: Counter[int | str] = Counter()
+        for step, took in last.items():
+            owners[self._owner(step)] += took
+        return next(iter(owners.most_common(1)), (None, 0))
+
+    def _main_step(self, ends: Counter[Step], group: tuple[int | str, str, str], total: int) -> tuple[Step, int]:
+        """Return the step of `ends` that stands for `group`, which lasts `total`, and its time: all of it, but of workers
+        that take turns on the CPUs to which they are bound only what they lack a CPU."""
         inside = [step for step in ends if self._group(step) == group]
         codes: Counter[str] = Counter()
         for step in inside:
@@ -172,10 +177,9 @@ class Row:
             code = "cpu"
         else:
             code = RUNNING if codes[RUNNING] >= _RUNS * total else codes.most_common(1)[0][0]
-        able = [step for step in inside if step.code == code]
-        if code == "cpu" and kept[PINNED] >= _LACKS * total:
-            able = [step for step in able if step.detail == PINNED]
-        return max(able, key=lambda step: ends[step])
+        bound = code == "cpu" and kept[PINNED] >= _LACKS * total
+        able = [step for step in inside if step.code == code and (step.detail == PINNED or not bound)]
+        return max(able, key=lambda step: ends[step]), kept[PINNED] if bound else total
 
     def passes(self, step: Step) -> int:
         """Return the time of the chains that contain `step`, at any line."""

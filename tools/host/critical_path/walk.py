@@ -361,10 +361,8 @@ class World:
         if awaits_import(wait.place):
             importing = [one for one in others if imports_module(one.last_place)]
             return importing[0] if len(importing) == 1 else None
-        able = self.objects.possible_readers(line.tid)
-        if not able or len(able) != self.objects.readers_of_lock(line.tid):
-            return None
-        return max((one for one in others if one.tid in able), key=self._activity, default=None)
+        readers = self.objects.lock_readers(line.tid)
+        return max((one for one in others if one.tid in readers), key=self._activity, default=None)
 
     def _ended_child(self, pid: int) -> Timeline | None:
         """Return a child process that has ended before the window without its parent having taken note; the latest."""
