@@ -18,6 +18,8 @@ _COMPETES = ("others", "confined", "own", "own_pinned", "own_cpuset", "own_share
 # Neighbours count from this ratio of their weight to the own one; they must have had the CPU in this share of the
 # waits.
 _HEAVIER = 2.0
+# Shorter rows are not examined.
+_LEAST = 0.1
 _MOSTLY = 0.5
 
 
@@ -58,6 +60,8 @@ def weight_findings(recording: Recording, world: World, line: Timeline, rows: It
     found: dict[int, Finding] = {}
     for row in rows:
         root = row.root()
+        if row.total_ns < _LEAST * world.window_ns:
+            continue  # it must not stand for a longer wait of another row
         if row.code == "cpu" and row.detail in _COMPETES:
             who, by = line, row.by
         elif root is not None and root[0].code == "cpu" and root[0].detail in _COMPETES:

@@ -161,8 +161,8 @@ class Row:
         return next(iter(owners.most_common(1)), (None, 0))
 
     def _main_step(self, ends: Counter[Step], group: tuple[int | str, str, str], total: int) -> tuple[Step, int]:
-        """Return the step of `ends` that stands for `group`, which lasts `total`, and its time: all of it, but of workers
-        that take turns on the CPUs to which they are bound only what they lack a CPU."""
+        """Return the step of `ends` that stands for `group`, which lasts `total`, and its time: all of it, but of
+        workers that take turns on the CPUs to which they are bound only what they lack a CPU."""
         inside = [step for step in ends if self._group(step) == group]
         codes: Counter[str] = Counter()
         for step in inside:
