@@ -10,16 +10,17 @@ import polars as pl
 
 from whystall.tools.contract.findings import Finding, Subject
 from whystall.tools.host.common.findings import finding, severity, window
+from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.cpu_waits import throttled_ns, who_had_cpus
-from whystall.tools.host.critical_path.rows import Row
+from whystall.tools.host.critical_path.rows import PINNED, Row
 from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
 from whystall.tools.recording.store import Recording
 
 # Share of a thread's long waits for a CPU that the throttled time of its cgroup must cover.
 _COVERS = 0.5
 # Details of waits for one of the few CPUs that a thread may use.
-_NARROW = ("pinned", "own_pinned", "own_cpuset")
+_NARROW = (PINNED, "own_pinned", "own_cpuset")
 # Share of the window in which the chain must end in a quota for a finding.
 _LEAST_PCT = 3.0
 
@@ -84,6 +85,37 @@ def explain_chain_ends(recording: Recording, world: World, rows: Sequence[Row], 
             took = row.chains.pop(chain)
             named = (*chain[:-1], chain[-1]._replace(detail=detail, object=object))
             row.chains[named] += took
+    for row in rows:
+        _spread_over_workers(recording, world, row, known, bounds)
+
+
+def _spread_over_workers(
+    recording: Recording, world: World, row: Row, known: dict[int, tuple[str, str]], bounds: dict[int, Bound]
+) -> None:
+    """Let workers that count as one, and share CPUs to which they are bound while others idle, lack a CPU as long as
+    they do together: who ends a wait runs before it, while the others wait for their turn."""
+    lines = [world.lines[tid] for tid in row.workers() if tid in world.lines]
+    if len(lines) < 2 or row.code == "events":
+        return
+    for line in lines:
+        known.setdefault(line.tid, _why(recording, world, line, bounds))
+    lacks = sum(_runnable_ns(line) for line in lines if known[line.tid][0] == PINNED)
+    share = lacks / max(lacks + sum(line.running_ns for line in lines), 1)
+    tids = {line.tid for line in lines}
+    ends = {chain: took for chain, took in row.chains.items() if chain and chain[-1].tid in tids}
+    runs = {chain: took for chain, took in ends.items() if chain[-1].code == RUNNING}
+    lacking = sum(took for chain, took in ends.items() if chain[-1].detail == PINNED)
+    moved = share * (sum(runs.values()) + lacking) - lacking
+    for chain, took in runs.items() if moved > 0 else ():
+        part = int(took * moved / sum(runs.values()))
+        step = chain[-1]._replace(code="cpu", mode="", detail=PINNED, object=known[chain[-1].tid][1])
+        if known[step.tid][0] == PINNED:
+            row.chains[chain] -= part
+            row.chains[(*chain[:-1], step)] += part
+
+
+def _runnable_ns(line: Timeline) -> int:
+    return sum(wait.end_ns - wait.awake_ns for wait in line.waits)
 
 
 def _why(recording: Recording, world: World, line: Timeline, bounds: dict[int, Bound]) -> tuple[str, str]:

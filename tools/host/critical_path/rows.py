@@ -181,6 +181,12 @@ class Row:
         able = [step for step in inside if step.code == code and (step.detail == PINNED or not bound)]
         return max(able, key=lambda step: ends[step]), kept[PINNED] if bound else total
 
+    def workers(self) -> set[int]:
+        """Return the threads that run, or lack a CPU, at the ends of the row's chains and count as that of `root`."""
+        last = self.last_steps()
+        owner, _ = self._root_owner(last)
+        return {step.tid for step in last if step.code in ON_CPU and self._owner(step) == owner}
+
     def passes(self, step: Step) -> int:
         """Return the time of the chains that contain `step`, at any line."""
         return sum(

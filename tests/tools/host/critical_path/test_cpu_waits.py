@@ -209,3 +209,28 @@ def test_workers_that_are_bound_to_the_same_cpu(
     row, _ = ends(crowded(cpus, cpuset, busy, runs_ms=runs_ms))
     assert (row.root_what, row.root_detail) == found
     assert ("of CPU 0" in row.chain) is (found[1] in ("pinned", "own_pinned", "own_cpuset"))
+
+
+@pytest.mark.parametrize(
+    ("busy", "found"), [({0: 1.0, 1: 0.1}, ("cpu", "pinned")), ({0: 1.0, 1: 1.0}, ("running", ""))]
+)
+def test_workers_that_end_the_waits_in_turn_lack_the_cpu_together(
+    busy: dict[int, float], found: tuple[str, str]
+) -> None:
+    scene = crowded("0", "0-1", busy)
+    for table in ("switches.segments", "switches.totals"):
+        scene.tables.pop(table, None)
+    scene._waits.clear()
+    for second in range(12):
+        worker = WORKERS[second % 3]
+        woken = {"context": "task", "runnable_ns": 0, "waker_syscall": "write"}
+        scene.wait(
+            second, 900, "futex", lock=64, waker=(worker, worker, "python"), user=(*RESULT, "epoch (job.py:9)"), **woken
+        )
+        ran = {"ran_pid": worker, "ran_comm": "python", "runnable_ns": 1_000_000_000}
+        for other in WORKERS:
+            if other != worker:
+                scene.wait(second, 1000, "", tid=other, state="R", user=("decode (job.py:3)",), **ran)
+    row, _ = ends(scene)
+    assert (row.root_what, row.root_detail) == found
+    assert row.root_pct == pytest.approx(67 if found[1] else 100, abs=1)
