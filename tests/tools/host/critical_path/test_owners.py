@@ -82,3 +82,15 @@ def test_a_writer_waits_for_the_readers_if_all_other_threads_read(readers: int, 
     scene.seen("threads", pid=PID, tid=PID, state="S", syscall="futex", lock=64, **kind)
     row = account_of(scene, tid=PID).rows[0]
     assert (row.what, row.root_what, row.detail) == ("lock", root, detail)
+
+
+def test_a_thread_that_computes_in_a_module_and_lacks_a_cpu_has_its_lock() -> None:
+    scene = Scene().thread().thread(OTHER, "preload", user=50)
+    still(scene, lock=64, user=AWAITS)
+    for turn in range(48):
+        user = IMPORTS if turn < 40 else ()
+        scene.wait(
+            turn / 4, 200, "", tid=OTHER, state="R", runnable_ns=200_000_000, ran_pid=99, ran_comm="x", user=user
+        )
+    row = account_of(scene, tid=PID).rows[0]
+    assert (row.what, row.role, row.root_what) == ("lock", "import", "cpu")
