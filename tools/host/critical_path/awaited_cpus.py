@@ -14,7 +14,7 @@ from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.cpu_waits import throttled_ns, who_had_cpus
 from whystall.tools.host.critical_path.rows import PINNED, Row
-from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
+from whystall.tools.host.critical_path.walk import THROTTLED_NS, Step, World
 from whystall.tools.recording.store import Recording
 
 # Share of a thread's long waits for a CPU that the throttled time of its cgroup must cover.
@@ -111,7 +111,8 @@ def _spread_over_workers(
         step = chain[-1]._replace(code="cpu", mode="", detail=PINNED, object=known[chain[-1].tid][1])
         if known[step.tid][0] == PINNED:
             row.chains[chain] -= part
-            row.chains[(*chain[:-1], step)] += part
+            lacked: tuple[Step, ...] = (*chain[:-1], step)
+            row.chains[lacked] += part
 
 
 def _runnable_ns(line: Timeline) -> int:
