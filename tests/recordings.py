@@ -24,7 +24,7 @@ ON_REQUEST = (
 )
 # Tables that older versions did not record: only if a scene has rows of them.
 NEWER = ("syscalls.failures", "proc.filesystems", "proc.io_limits", "proc.io_use", "proc.partitions", "proc.real_time")
-NEWER += ("proc.cpu_bounds", "proc.cpu_weights", "proc.task_limits")
+NEWER += ("proc.cpu_bounds", "proc.cpu_weights", "proc.task_limits", "proc.cpu_times", "objects.members")
 PID = 4000
 COMM = "train"
 SLOW_NS = 1_000_000

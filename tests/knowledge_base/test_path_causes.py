@@ -65,6 +65,10 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("pipe", root_wait="sleep", chain="w (7) pipe_full at log (w.py:3) < tee (9) sleep"), "blocked_log_pipe"),
         (wait("lock", root_wait="file", chain="web (7) file read at f (w.py:3) of /pipe_full "), "lock_held_blocked"),
         (hung("lock"), "deadlock"),
+        (hung("lock", detail="readers", root_wait="lock"), "deadlock"),
+        (hung("lock", detail="readers", root_wait="sleep"), "lock_held_blocked"),
+        (hung("lock", detail="readers"), "lock_wait"),
+        (hung("lock", role="import"), "lock_wait"),
         (hung("queue", root_wait="lock"), "deadlock"),
         (wait("queue", role="data_loader", root_wait="running"), "data_loader_slow"),
         (wait("queue", root_wait="running", function="run (a.py:1)"), "data_loader_slow"),
@@ -191,6 +195,7 @@ def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
         (hung("terminal", detail="read"), "it hangs", "waiting_for_person"),
         (hung("queue", standstill="yes"), "it hangs", "nobody_works"),
         (hung("join", standstill="yes", root_wait="queue"), "it hangs", "nobody_works"),
+        (hung("events", standstill="yes", role="event_loop"), "it hangs", "nobody_works"),
         (finding("path.pause", count=4, window_pct=4.6), "stops and goes every few seconds", "recurring_pause"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -277,6 +282,22 @@ def test_tempting_causes_stay_silent(row: Finding, cause: str) -> None:
     causes = load_causes()
     (found,) = (a for a in assess(causes, [row], victim(), _RAN) if a.cause == cause)
     assert found.state is not CauseState.SUPPORTED
+
+
+_BEHIND_OWN = wait("lock", 80.0, root_wait="cpu", root_detail="own_pinned", root_pct=95.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "outweighed", "cause"),
+    [
+        (wait("cpu", 80.0, detail="own_pinned", cpus="1"), True, "low_cpu_weight"),
+        (_BEHIND_OWN, True, "low_cpu_weight"),
+        (_BEHIND_OWN, False, "thread_oversubscription"),
+    ],
+)
+def test_a_thread_of_low_weight_behind_its_own_job(row: Finding, outweighed: bool, cause: str) -> None:
+    heavier = finding("cpu.outweighed", id="k", words={"setting": "SCHED_IDLE 0"}, weight_ratio=341.0)
+    assert leader(row, *([heavier] if outweighed else [])) == cause
 
 
 def test_a_busy_disk_refutes_no_slow_device() -> None:

@@ -20,6 +20,12 @@ _LOCKS = (6, 13)  # FUTEX_LOCK_PI, FUTEX_LOCK_PI2
 _TID, _WAITERS = 0x3FFFFFFF, 0x80000000
 _CONTENDED = 2  # of a mutex: locked, with waiters
 _RW_HELD = 3  # PTHREAD_RWLOCK_FUTEX_USED | 1: a writer holds it
+# struct __pthread_rwlock_arch_t: __readers, __writers, __wrphase_futex, __writers_futex, two words of padding,
+# __cur_writer; __readers counts from bit 3 on.
+_RW_WRITE_PHASE, _RW_ANNOUNCED, _RW_SHIFT, _RW_USED = 1, 2, 3, 2
+_WRITE_PHASE, _WRITERS_FUTEX = 8, 12
+_CLEAR_IN_READ_PHASE = (16, 20, 24)
+_RWLOCK_BYTES = 28
 _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 """Offset of the thread id in struct pthread."""
 
@@ -27,12 +33,14 @@ _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 class Lock(NamedTuple):
     """`owner`: thread id on the host, -1 if unknown. `foreign_owner`: the number of an owner that is no thread of this
     process, 0: none. With `shared` it may belong to another process that shares the memory; else no thread can release
-    the lock: its owner ended, or was a thread of the parent when this process was forked."""
+    the lock: its owner ended, or was a thread of the parent when this process was forked. `readers`: how often a
+    read-write lock is held for reading, -1: it is not, or not known."""
 
     kind: str = ""
     owner: int = -1
     foreign_owner: int = 0
     shared: bool = False
+    readers: int = -1
 
 
 NONE = Lock()
@@ -56,6 +64,8 @@ def lock_at(memory: Reader, address: int, operation: int, expected: int, tasks: 
         return Lock("join", tasks[value])  # the kernel clears the word when the thread ends
     if value & _WAITERS:  # robust mutexes keep their owner in the word
         return _owned("mutex", value & _TID, tasks, private) if value & _TID else NONE
+    if private and (readers := _readers(memory, address, len(tasks))):
+        return Lock("rwlock", readers=readers)
     if value == _CONTENDED:
         return _mutex_or_stream(memory, raw, tasks, private)
     if value == _RW_HELD:
@@ -63,6 +73,26 @@ def lock_at(memory: Reader, address: int, operation: int, expected: int, tasks: 
             if _word(raw, offset) in tasks:
                 return Lock("rwlock", tasks[_word(raw, offset)])
     return NONE
+
+
+def _readers(memory: Reader, address: int, threads: int) -> int:
+    """Return by how many of at most `threads` readers a lock is held for whose release a writer waits; 0: by none, or
+    the word is not of such a lock.
+
+    A writer has announced itself (PTHREAD_RWLOCK_WRLOCKED in __readers) and waits on __wrphase_futex until the last
+    reader leaves; further writers wait on __writers_futex, the word after it (nptl/pthread_rwlock_common.c).
+    """
+    for base in (address - _WRITE_PHASE, address - _WRITERS_FUTEX):
+        try:
+            raw = memory.read(base, _RWLOCK_BYTES)
+        except (OSError, OverflowError):
+            continue
+        held, phase, futex = (_word(raw, offset) for offset in (0, _WRITE_PHASE, _WRITERS_FUTEX))
+        clear = not any(_word(raw, offset) for offset in _CLEAR_IN_READ_PHASE)
+        announced = held & (_RW_WRITE_PHASE | _RW_ANNOUNCED) == _RW_ANNOUNCED
+        if announced and clear and phase in (0, _RW_USED) and futex <= _RW_HELD and 0 < held >> _RW_SHIFT < threads:
+            return held >> _RW_SHIFT
+    return 0
 
 
 def _mutex_or_stream(memory: Reader, raw: bytes, tasks: Mapping[int, int], private: bool) -> Lock:

@@ -23,6 +23,7 @@ _MOST_THREADS = 4096
 _MOST_SOCKETS = 4096
 _MOST_FURTHER = 1024  # sockets of processes to which the target has connections
 _MOST_LOCKS = 1024
+_MOST_MEMBERS = 4096
 _SHARED = ("pipe:[", "anon_inode:[eventfd")
 _ROUNDS = 4  # depth to which holders of what holders wait for are followed
 # CPU time of one snapshot, by part
@@ -203,8 +204,18 @@ class Snapshot:
             stacks = (self._rows.stack(t.kstack, kernel=True), self._rows.stack(t.pystack, kernel=False))
             place = (t.state, t.wchan, t.syscall, t.object, t.fd, t.word, t.lock.kind, t.lock.owner, t.holds_gil)
             self._rows.keep(
-                "threads", (self._at, t.pid, t.tid, t.comm, *place, t.tracer_pid, t.frozen, *stacks, t.limited)
+                "threads",
+                (self._at, t.pid, t.tid, t.comm, *place, t.tracer_pid, t.frozen, *stacks, t.limited, t.lock.readers),
             )
+        self._keep_members()
+
+    def _keep_members(self) -> None:
+        """Keep what threads wait for besides `object`; of a thread all or nothing."""
+        room = _MOST_MEMBERS
+        for t in self._waiting:
+            room -= len(t.members)
+            for number, name in t.members if room >= 0 else ():
+                self._rows.keep("members", (self._at, t.pid, t.tid, number, name))
 
     def _keep_sockets(self, own: set[int], *, last: bool) -> None:
         """Keep the sockets of the target and their other ends; without a target those of all processes."""

@@ -33,7 +33,7 @@ _FEW_THREADS = 500  # with more threads, kernel stacks are read in state D only:
 @dataclass
 class ThreadInfo:
     """A thread; the columns of ``objects.threads``. `objects`: (descriptor, object) of all that it waits for, of an
-    epoll set its members; the first is `object`."""
+    epoll set its members; the first is `object`. `members`: the rows of ``objects.members``."""
 
     pid: int
     tid: int
@@ -52,6 +52,7 @@ class ThreadInfo:
     pystack: tuple[str, ...] = ()
     limited: int = -1
     objects: list[tuple[int, str]] = field(default_factory=list)
+    members: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -169,15 +170,18 @@ class ThreadReader:
                 thread.lock = self._verified(lock_at(memory, thread.word, operation, expected, tasks), tasks)
             thread.word = thread.word if thread.word < 1 << 63 else 0
             return
-        for number in waited_descriptors(call, thread.syscall, memory):
-            if name := self.name(thread.pid, number):
-                thread.objects.append((number, name))
+        numbers = waited_descriptors(call, thread.syscall, memory)
+        waited = [(number, self.name(thread.pid, number)) for number in numbers]
+        thread.objects += [(number, name) for number, name in waited if name]
         if thread.objects:
             thread.fd, thread.object = thread.objects[0]
         else:
             thread.object = clean_path(waited_path(call, thread.syscall, memory))
         if thread.object == EVENTPOLL.decode():
-            thread.objects += self._members(thread.pid, thread.fd)
+            thread.members = self._members(thread.pid, thread.fd)
+            thread.objects += [(number, name) for number, name in thread.members if name]
+        elif len(waited) > 1:
+            thread.members = waited
 
     def _verified(self, lock: Lock, tasks: Mapping[int, int]) -> Lock:
         """Return a lock whose owner is no thread of the process with its number if that thread has ended.
@@ -205,9 +209,10 @@ class ThreadReader:
         return f"anon_inode:[eventfd:{int(found[1])}]" if found else EVENTFD.decode()
 
     def _members(self, pid: int, number: int) -> list[tuple[int, str]]:
-        """Return the descriptors in an epoll set."""
-        numbers = _EPOLL_MEMBER.findall(self._proc.read(pid, f"fdinfo/{number}"))[:_MOST_MEMBERS]
-        return [(int(member), name) for member in numbers if (name := self.name(pid, int(member)))]
+        """Return the descriptors in an epoll set; -1 stands for those that were left out."""
+        numbers = _EPOLL_MEMBER.findall(self._proc.read(pid, f"fdinfo/{number}"))
+        found = [(int(member), self.name(pid, int(member))) for member in numbers[:_MOST_MEMBERS]]
+        return found if len(numbers) <= _MOST_MEMBERS else [*found, (-1, "")]
 
 
 def _name_owners(python: PythonThreads, threads: list[ThreadInfo], over: Callable[[], bool]) -> None:

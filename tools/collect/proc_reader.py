@@ -73,6 +73,7 @@ class ProcReader:
         self._places: list[Place] = []
         self._cpus: set[int] = set()
         self._masks: dict[int, set[int]] = {}
+        self._own_weights: dict[int, tuple[int, parse.PidStat]] = {}
         self._cpusets: dict[int, str] = {}
         self._cgroup_of: dict[tuple[int, int], dict[str, bytes]] = {}
         self._bounds = BoundsReader(Hierarchies(self._view.mounts), clock)
@@ -209,7 +210,9 @@ class ProcReader:
     def _sample_host(self) -> None:
         found: dict[str, float] = {}
         if raw := self._host_file("stat"):
-            found |= counters.stat_counters(parse.host_stat(raw), self._cpus)
+            stat, now = parse.host_stat(raw), self._clock()
+            found |= counters.stat_counters(stat, self._cpus)
+            self._rows["cpu_times"] += [(now, cpu, times.busy) for cpu, times in stat.cpus.items()]
         if raw := self._host_file("loadavg"):
             found |= dict(zip(("load1", "load5", "load15"), parse.loadavg(raw), strict=True))
         if raw := self._host_file("meminfo"):
@@ -282,7 +285,7 @@ class ProcReader:
             ours = (stat for stat in found if _KTHREADD not in (stat.pid, stat.ppid))
             cgroups = {stat.pid: self._cgroup_of[stat.pid, stat.start_ticks] for stat in ours}
             self._rows["cpu_bounds"] += self._bounds.look(cgroups, self._pids)
-            self._rows["cpu_weights"] += self._weights.look(found, cgroups, self._pids)
+            self._rows["cpu_weights"] += self._weights.look(found, cgroups, self._pids, self._own_weights)
         self._rows["real_time"] += self._real_time.look(one for one in found if one.pid != os.getpid())
 
     def _process_file(self, pid: str, name: str) -> bytes | None:
@@ -322,7 +325,9 @@ class ProcReader:
     def _sample_threads(self, full: bool) -> None:
         """Read state and times of every target thread; context switches (the most expensive file) only when `full`."""
         began = time.thread_time_ns()
+        self._own_weights.clear()
         for pid in self._pids:
+            leader: parse.PidStat | None = None
             for tid in self._threads_of(pid):
                 base = f"{pid}/task/{tid}"
                 try:
@@ -337,6 +342,9 @@ class ProcReader:
                     continue
                 if stat.state in "ZX":
                     continue  # its counters moved to its process; the previous sample is its last
+                leader = leader or stat  # the first one listed is the main thread
+                if (stat.policy, stat.nice) != (leader.policy, leader.nice):
+                    self._own_weights[stat.pid] = pid, stat
                 self._rows["threads"].append(
                     (
                         *(self._clock(), pid, int(tid), stat.comm, stat.state, stat.user_ns, stat.system_ns),

@@ -12,6 +12,7 @@ from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.proc_cgroup import Hierarchies, Place, read_number
 
 _MOST_PROCESSES = 64
+_MOST_THREADS = 64
 # One that used less of a CPU than this kept nobody waiting.
 _LEAST_SHARE = 0.02
 _NICE_0 = 1024
@@ -46,10 +47,12 @@ class WeightReader:
         processes: Iterable[parse.PidStat],
         memberships: Mapping[int, Mapping[str, bytes]],
         target: Collection[int],
+        threads: Mapping[int, tuple[int, parse.PidStat]],
     ) -> list[Row]:
         """Return the rows, none at the first look: of `target`, and of other processes that used CPU time since then.
 
-        `memberships`: the cgroups of processes by pid (see `CgroupView.membership`).
+        `memberships`: the cgroups of processes by pid (see `CgroupView.membership`); `threads`: of the target, those
+        whose policy or nice value differs from that of their process, with its pid, by tid.
         """
         found = {stat.pid: stat for stat in processes if stat.pid in memberships}
         used = {pid: (stat.start_ticks, stat.user_ns + stat.system_ns) for pid, stat in found.items()}
@@ -68,6 +71,9 @@ class WeightReader:
         rows: list[Row] = []
         for pid in chosen[:_MOST_PROCESSES]:
             rows += self._rows(found[pid], memberships[pid], grouped=grouped)
+        for pid, stat in list(threads.values())[:_MOST_THREADS]:
+            if pid in found:
+                rows += self._rows(stat, memberships[pid], grouped=grouped)
         return rows
 
     def _rows(self, stat: parse.PidStat, membership: Mapping[str, bytes], *, grouped: bool) -> list[Row]:

@@ -19,6 +19,7 @@ from whystall.tools.recording.store import TableSchema
 
 _KEYS = {
     "host": ("name",),
+    "cpu_times": ("cpu",),
     "disks": ("device",),
     "cgroups": ("cgroup", "version"),
     "memory": ("cgroup", "version"),

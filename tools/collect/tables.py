@@ -148,6 +148,8 @@ PROC = {
     "partitions": _schema("dev:str device:str"),
     # Topology; -1 if unknown. Read once. Absent in recordings of version 0.1.
     "cpus": _schema("cpu node core package online:bool"),
+    # How long each CPU has been busy (not idle, not idle for I/O) since boot. Absent in older recordings.
+    "cpu_times": _schema("at_ns cpu busy_ns"),
     # The CPUs that a target thread may run on (a list like 0-3,8), at first and after each change. Absent in
     # recordings of version 0.1. cpuset: those of its cgroup, empty if unknown.
     "affinity": _schema(f"at_ns {_THREAD} cpus:str", added="cpuset:str"),
@@ -155,7 +157,8 @@ PROC = {
     # the start and at the end. -1: no quota; cpus empty: all of the host. Absent in older recordings.
     "cpu_bounds": _schema("at_ns pid cgroup:str throttled_ns periods throttled_periods quota_us period_us cpus:str"),
     # With which weights processes share the CPUs: a row for each cgroup from below the root down to theirs (or for the
-    # group of their session, autogroup), and one for the process (group empty). weight: on the scale of nice 0 = 1024.
+    # group of their session, autogroup), and one for the process (group empty); of a thread of the target whose policy
+    # or nice value differs from its process's, the same with its tid as pid. weight: on the scale of nice 0 = 1024.
     # setting, value: where it comes from (cpu.shares, cpu.weight, cpu.idle, nice, SCHED_IDLE). Of the target, and of
     # others that used CPU time, at the end. Absent in older recordings.
     "cpu_weights": _schema("at_ns pid comm:str group:str weight setting:str value"),
@@ -219,11 +222,15 @@ OBJECTS = {
     # owner_tid: of the lock, also of a thread that has ended, -1 if it keeps none or it could not be read. holds_gil:
     # the interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen: by a freezer cgroup. Of a thread
     # on a CPU or waiting for one (R) only the Python stack is read. limited: the call has a time-out (1) or none (0).
+    # readers: how often the read-write lock is held for reading, -1: it is not, or not known.
     "threads": _schema(
         f"at_ns {_THREAD} state:str wchan:str syscall:str object:str fd lock lock_kind:str owner_tid holds_gil:bool",
         "tracer_pid frozen:bool kstack pystack",
-        added="limited",
+        added="limited readers",
     ),
+    # What else a thread waits for, one row each: the members of an epoll set, the descriptors of poll and select.
+    # object empty: one that could not be read. Absent in older recordings.
+    "members": _schema("at_ns pid tid fd object:str"),
     # The words on which threads wait for the interpreter lock of a process, one row each, and its holder's tid (-1:
     # nobody, unknown).
     "interpreters": _schema("at_ns pid version:str word holder_tid"),

@@ -124,6 +124,7 @@ def test_an_epoll_set_leads_to_its_members(proc: Pretended) -> None:
     (thread,) = proc.read()
     assert thread.object == "anon_inode:[eventpoll]"
     assert thread.objects[1:] == [(6, "anon_inode:[eventfd:17]")]
+    assert thread.members == [(6, "anon_inode:[eventfd:17]"), (99, "")]
 
 
 def test_threads_that_ended_and_too_many(proc: Pretended) -> None:

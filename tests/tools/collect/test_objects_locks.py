@@ -9,7 +9,7 @@ import pytest
 from whystall.tools.collect.objects_locks import NONE, Lock, lock_at
 
 WORD = 0x1000
-TASKS = {7: 1007, 70_000: 70_001}
+TASKS = {7: 1007, 8: 1008, 70_000: 70_001}
 PRIVATE_WAIT, SHARED_WAIT, LOCK_PI, CONDITION_WAIT = 0x80, 0x109, 0x86, 0x8B
 
 
@@ -35,6 +35,12 @@ def stream(tid: int) -> Memory:
     return Memory({WORD: struct.pack("<IIQ", 2, 1, thread).ljust(24, b"\0"), thread: owner})
 
 
+def read_by(readers: int, *, futex: int = 1, word: int = 8, announced: int = 2) -> Memory:
+    """A read-write lock that so many threads read, and for which a writer waits on the word at the offset `word`."""
+    raw = struct.pack("<7I", readers << 3 | announced, 0, 2, futex, 0, 0, 0)
+    return Memory({WORD - word: raw.ljust(56, b"\0")})
+
+
 @pytest.mark.parametrize(
     ("memory", "operation", "expected", "found"),
     [
@@ -47,8 +53,14 @@ def stream(tid: int) -> Memory:
         (at(70_000), SHARED_WAIT, 70_000, Lock("join", 70_001)),
         (at(3, 3, 0, 0, 7), PRIVATE_WAIT, 3, Lock("rwlock", 1007)),
         (at(3, 0, 0, 7), PRIVATE_WAIT, 3, Lock("rwlock", 1007)),
+        (read_by(2), PRIVATE_WAIT, 2, Lock("rwlock", readers=2)),
+        (read_by(2, futex=3, word=12), PRIVATE_WAIT, 3, Lock("rwlock", readers=2)),  # behind another writer
+        (read_by(2), SHARED_WAIT, 2, NONE),  # processes share it: their readers are not known
+        (read_by(9), PRIVATE_WAIT, 2, NONE),  # more than there are threads
+        (read_by(0), PRIVATE_WAIT, 2, NONE),
+        (read_by(2, announced=0), PRIVATE_WAIT, 2, NONE),
         (stream(7), PRIVATE_WAIT, 2, Lock("stdio", 1007)),
-        (stream(8), PRIVATE_WAIT, 2, NONE),
+        (stream(9), PRIVATE_WAIT, 2, NONE),
         (at(0, 1), 0x189, 0, NONE),  # a semaphore
         (at(2, 1, 7), PRIVATE_WAIT, 1, NONE),  # released meanwhile
         (at(2, 1, 7), CONDITION_WAIT, 2, NONE),

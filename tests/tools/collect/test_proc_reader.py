@@ -132,6 +132,9 @@ def test_our_own_process_proves_the_real_proc() -> None:
     assert mine["run_ns"][-1] - mine["run_ns"][0] > 100_000_000
     cpus = capture.tables["host"].filter(name="cpu_count")["value"]
     assert cpus.to_list() == [os.sysconf("SC_NPROCESSORS_ONLN")] * 2
+    busy = capture.tables["cpu_times"].group_by("cpu").agg(pl.col("busy_ns").last() - pl.col("busy_ns").first())
+    assert busy.height == os.sysconf("SC_NPROCESSORS_ONLN")
+    assert busy["busy_ns"].sum() >= 100_000_000
 
 
 def test_block_totals_are_deltas_per_operation_and_survive_a_replaced_disk(tmp_path: Path) -> None:

@@ -39,16 +39,19 @@ def reader(tmp_path: Path, *, v1: bool, autogroup: bool = False) -> WeightReader
 
 def rows(found: WeightReader, *ends: PidStat, path: bytes, controller: str) -> list[tuple[object, ...]]:
     members = {one.pid: {controller: path} for one in ends}
-    assert not found.look([one._replace(user_ns=0) for one in ends], members, {11})
-    return [row[1:] for row in found.look(ends, members, {11})]
+    assert not found.look([one._replace(user_ns=0) for one in ends], members, {11}, {})
+    return [row[1:] for row in found.look(ends, members, {11}, {111: (11, stat(111, 0, policy=_IDLE_POLICY))})]
 
 
-def test_the_weights_of_cgroups_and_of_the_process(tmp_path: Path) -> None:
+def test_the_weights_of_cgroups_of_the_process_and_of_a_thread_with_a_policy_of_its_own(tmp_path: Path) -> None:
     found = rows(reader(tmp_path, v1=True), stat(11, 0, nice=10), path=b"/pods/a", controller="cpu")
     assert found == [
         (11, "p11", "/pods", 512, "cpu.shares", 512),
         (11, "p11", "/pods/a", 10, "cpu.shares", 10),
         (11, "p11", "", 110, "nice", 10),
+        (111, "p111", "/pods", 512, "cpu.shares", 512),
+        (111, "p111", "/pods/a", 10, "cpu.shares", 10),
+        (111, "p111", "", 3, "SCHED_IDLE", 0),
     ]
 
 

@@ -12,6 +12,8 @@ from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.recording.store import Recording
 
 _SOCKET, _PIPE = "socket:[", "pipe:["
+# Of glibc's read-write lock, in which threads wait on several words (struct __pthread_rwlock_arch_t).
+_RWLOCK_BYTES = 56
 
 
 @dataclass
@@ -27,6 +29,9 @@ class Objects:
     """The last row of each socket, by inode."""
     ends: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The processes that have a pipe, FIFO or eventfd open, by object."""
+    members: dict[int, list[str]] = field(default_factory=dict)
+    """What is in the epoll set, or in the list of poll or select, for which a thread waits, by tid. Empty name: not
+    read."""
     file_locks: list[dict[str, Any]] = field(default_factory=list)
     held: dict[int, str] = field(default_factory=dict)
     """Why processes cannot run, by pid: stopped, traced, frozen."""
@@ -175,6 +180,23 @@ class Objects:
         """Return the processes other than `but` that may read from a pipe."""
         return [row["pid"] for row in self.ends.get(object, ()) if row["reads"] and row["pid"] != but]
 
+    def readers_of_lock(self, tid: int) -> int:
+        """Return how often the read-write lock for which thread `tid` waits is held for reading; 0 if it waits for none
+        that is."""
+        row = self.threads.get(tid)
+        return max(row["readers"], 0) if row is not None else 0
+
+    def lock_readers(self, tid: int) -> set[int]:
+        """Return the threads that hold the read-write lock for which thread `tid` waits: all other threads of the
+        process that do not wait for it, if the lock has as many readers; else none."""
+        number = self.readers_of_lock(tid)
+        if not number:
+            return set()
+        own = self.threads[tid]
+        others = (row for other, row in self.threads.items() if row["pid"] == own["pid"] and other != tid)
+        able = {row["tid"] for row in others if not abs(row["lock"] - own["lock"]) < _RWLOCK_BYTES}
+        return able if len(able) == number else set()
+
     def lock_holder(self, pid: int) -> int | None:
         """Return the process that holds the file lock for which process `pid` waits."""
         return next((r["holder_pid"] for r in self.file_locks if r["waits"] and r["pid"] == pid), None)
@@ -231,9 +253,14 @@ def objects_of(recording: Recording) -> Objects:
     ends: dict[str, list[dict[str, Any]]] = {}
     for row in last_snapshot(recording, "ends").iter_rows(named=True):
         ends.setdefault(row["object"], []).append(row)
+    members: dict[int, list[str]] = {}
+    if recording.find("objects.members") is not None:
+        for tid, name in last_snapshot(recording, "members").select("tid", "object").iter_rows():
+            members.setdefault(tid, []).append(name)
     return Objects(
         recorded=True,
         threads=threads,
+        members=members,
         gil_words=words,
         sockets={row["inode"]: row for row in _rows(recording, "sockets")},
         ends=ends,

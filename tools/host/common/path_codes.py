@@ -61,6 +61,9 @@ SPIN = "spin"
 SPINS = "spins"
 """Detail of a wait for a lock that a thread tries to get without sleeping."""
 
+READERS = "readers"
+"""Detail of a wait for a read-write lock that readers hold."""
+
 ASKS, LOOKS, NOTHING, STILL = "asks", "looks", "nothing", "still"
 """Values of `between` of a sleep, or a wait for a peer, if the thread does no more between two of them than: ask a
 peer; look at a file or a directory; compare something in its memory or the time. Of a wait that lasts all along:

@@ -17,6 +17,8 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import NO_STACK, NO_TIME
 
 _MOST_WAITS = 200_000
+# So many waits and samples are searched for the last one with frames of Python: a thread without a CPU has none.
+_LATEST = 100
 # A thread without a CPU is taken to be at the line of a sample no older than this.
 _NEAR_NS = 100_000_000
 
@@ -97,6 +99,15 @@ class Timeline:
                 return
             if wait.end_ns > start:
                 yield wait
+
+    @property
+    def last_place(self) -> Place:
+        """Where the thread was last seen in Python, in a wait or running."""
+        wait = next((one for one in self.waits[: -_LATEST - 1 : -1] if one.place.python), None)
+        sample = next((one for one in self.samples[: -_LATEST - 1 : -1] if one.place.python), None)
+        if sample is not None and (wait is None or sample.at_ns > wait.end_ns):
+            return sample.place
+        return wait.place if wait is not None else NOWHERE
 
     def number_of(self, wait: Wait) -> int | None:
         """Return the position of `wait` among `waits`; None for another one."""

@@ -110,6 +110,9 @@ _WRITERS = re.compile(
 )
 _SUFFIX = re.compile(r"\.(isra|constprop|part|cold)\.?\d*$|\+0x.*$")
 
+# The import system, and its functions that run with the lock of a module (Lib/importlib/_bootstrap.py).
+_IMPORTS = "<frozen importlib._bootstrap>"
+_WITH_LOCK = frozenset({"_find_and_load_unlocked", "_load_unlocked", "_exec"})
 # Functions of Python's library in which a thread waits on a futex; the innermost match counts.
 _PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
     ("threading.py", "_wait_for_tstate_lock", "join"),
@@ -126,6 +129,7 @@ _PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
     ("multiprocessing/pool.py", "", "queue"),
     ("logging/__init__.py", "acquire", "lock"),
     ("logging/__init__.py", "handle", "lock"),
+    (_IMPORTS, "acquire", "lock"),
 )
 # Modules with queues between threads and between processes. `put` waits for room. In `get`, a worker waits for its
 # turn to receive, by a lock that another idle worker holds all along: there is no work for either.
@@ -177,6 +181,16 @@ def runs_collectives(comm: str) -> bool:
 def keeps_store(comm: str) -> bool:
     """Return whether a thread of this name serves the store through which ranks tell each other where they are."""
     return comm.startswith("pt_tcpstore")
+
+
+def awaits_import(place: Place) -> bool:
+    """Return whether a thread waits for the lock of a module that another thread imports."""
+    return any(name.rpartition(".")[2] == "acquire" and module == _IMPORTS for name, module in place.library[:1])
+
+
+def imports_module(place: Place) -> bool:
+    """Return whether a thread finds or executes a module, and so has the lock of this module."""
+    return any(name in _WITH_LOCK and file == _IMPORTS for name, file, _ in place.python) and not awaits_import(place)
 
 
 def kernel_names(frames: Sequence[str]) -> list[str]:

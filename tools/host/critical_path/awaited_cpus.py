@@ -10,14 +10,17 @@ import polars as pl
 
 from whystall.tools.contract.findings import Finding, Subject
 from whystall.tools.host.common.findings import finding, severity, window
+from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.cpu_waits import throttled_ns, who_had_cpus
-from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
+from whystall.tools.host.critical_path.rows import PINNED, Row
+from whystall.tools.host.critical_path.walk import THROTTLED_NS, Step, World
 from whystall.tools.recording.store import Recording
 
 # Share of a thread's long waits for a CPU that the throttled time of its cgroup must cover.
 _COVERS = 0.5
+# Details of waits for one of the few CPUs that a thread may use.
+_NARROW = (PINNED, "own_pinned", "own_cpuset")
 # Share of the window in which the chain must end in a quota for a finding.
 _LEAST_PCT = 3.0
 
@@ -68,7 +71,8 @@ def throttled_processes(recording: Recording, world: World, bounds: dict[int, Bo
 
 
 def explain_chain_ends(recording: Recording, world: World, rows: Sequence[Row], bounds: dict[int, Bound]) -> None:
-    """Set `detail` and `object` of the steps of the rows' chains that lack a CPU: why, and who ran instead."""
+    """Set `detail` and `object` of the steps of the rows' chains that lack a CPU: why, and who ran instead, or the only
+    CPUs that the thread may use."""
     known: dict[int, tuple[str, str]] = {}
     for row in rows:
         for chain in [chain for chain in row.chains if chain and chain[-1].code == "cpu"]:
@@ -81,6 +85,38 @@ def explain_chain_ends(recording: Recording, world: World, rows: Sequence[Row], 
             took = row.chains.pop(chain)
             named = (*chain[:-1], chain[-1]._replace(detail=detail, object=object))
             row.chains[named] += took
+    for row in rows:
+        _spread_over_workers(recording, world, row, known, bounds)
+
+
+def _spread_over_workers(
+    recording: Recording, world: World, row: Row, known: dict[int, tuple[str, str]], bounds: dict[int, Bound]
+) -> None:
+    """Let workers that count as one, and share CPUs to which they are bound while others idle, lack a CPU as long as
+    they do together: who ends a wait runs before it, while the others wait for their turn."""
+    lines = [world.lines[tid] for tid in row.workers() if tid in world.lines]
+    if len(lines) < 2 or row.code == "events":
+        return
+    for line in lines:
+        known.setdefault(line.tid, _why(recording, world, line, bounds))
+    lacks = sum(_runnable_ns(line) for line in lines if known[line.tid][0] == PINNED)
+    share = lacks / max(lacks + sum(line.running_ns for line in lines), 1)
+    tids = {line.tid for line in lines}
+    ends = {chain: took for chain, took in row.chains.items() if chain and chain[-1].tid in tids}
+    runs = {chain: took for chain, took in ends.items() if chain[-1].code == RUNNING}
+    lacking = sum(took for chain, took in ends.items() if chain[-1].detail == PINNED)
+    moved = share * (sum(runs.values()) + lacking) - lacking
+    for chain, took in runs.items() if moved > 0 else ():
+        part = int(took * moved / sum(runs.values()))
+        step = chain[-1]._replace(code="cpu", mode="", detail=PINNED, object=known[chain[-1].tid][1])
+        if known[step.tid][0] == PINNED:
+            row.chains[chain] -= part
+            lacked: tuple[Step, ...] = (*chain[:-1], step)
+            row.chains[lacked] += part
+
+
+def _runnable_ns(line: Timeline) -> int:
+    return sum(wait.end_ns - wait.awake_ns for wait in line.waits)
 
 
 def _why(recording: Recording, world: World, line: Timeline, bounds: dict[int, Bound]) -> tuple[str, str]:
@@ -90,6 +126,8 @@ def _why(recording: Recording, world: World, line: Timeline, bounds: dict[int, B
         if wait.ran_pid > 0:
             row.by[wait.ran_pid, wait.ran_comm] += wait.end_ns - wait.awake_ns
     detail = who_had_cpus(recording, world, line, row)
+    if detail in _NARROW:
+        return detail, f"CPU {row.cpus}"
     bound = bounds.get(line.pid)
     if detail == "others" and bound is not None and bound.cpus:
         detail = "confined"

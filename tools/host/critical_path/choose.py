@@ -12,6 +12,8 @@ from whystall.tools.host.critical_path.walk import World
 _IDLE = frozenset({"events", "queue", "queue_full", "join", "child", "sleep", "signal", "terminal", "other", "unknown"})
 # They lengthen whatever a thread does, so they do not count as its own time.
 _DELAYS = frozenset({"interpreter_lock", "cpu"})
+# Who waits for these is itself delayed, and its chain leads to the thread that lets it wait.
+_ASKS = frozenset({"socket", "socket_full", "connect", "lock", "file_lock"})
 _PARKED = 0.95
 _RUNS = 0.02
 _AWAITED = 0.1
@@ -32,7 +34,7 @@ class Choice(NamedTuple):
 class _Use(NamedTuple):
     """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `delayed`:
     waits for a CPU or the interpreter lock; `stuck`: of `other`, one wait all along; `awaited`: time that other threads
-    of the target, but no helpers, waited for this one.
+    of the target, but no helpers, waited for this one; `asked`: of it, for an answer or a lock.
     """
 
     running: int = 0
@@ -42,6 +44,7 @@ class _Use(NamedTuple):
     delayed: int = 0
     stuck: int = 0
     awaited: int = 0
+    asked: int = 0
 
 
 def choose_thread(world: World, root: int | None, *, stands_still: bool = False) -> Choice | None:
@@ -51,8 +54,9 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
     1. The main thread of the target process `root`, unless it is parked: it hardly runs, waits only for time, children
        or threads that hand it nothing, and no thread waits for it.
     2. The main thread of another process of the target that is not parked (ranks below a launcher), without helpers,
-       which have hardly run since they started, and children of such processes (workers of a rank): among those with
-       the most frequent command, the one that waits most.
+       which have hardly run since they started, children of such processes (workers of a rank), and those that are
+       parked but for answers and locks that others wait for: among those with the most frequent command, the one that
+       waits most.
     3. The thread with most time that is neither idle nor parked. A stuck thread, which is in one wait all the time, is
        eligible only if `stands_still`, or if the main thread is stuck too.
     4. If that thread is parked and clients wait for an answer: the thread that waits longest while it handles a
@@ -71,7 +75,7 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
 
     if main is not None and not _parked(main, uses[main.tid]):
         return choice(main, "main_thread")
-    mains = [line for line in lines if line.tid == line.pid and not _parked(line, uses[line.tid])]
+    mains = [line for line in lines if line.tid == line.pid and not _parked(line, uses[line.tid], asked=False)]
     if mains := _topmost(world, [line for line in mains if not _is_helper(world, line.pid)] or mains):
         # ranks of a job run the same command; helpers run others
         name = Counter(line.comm for line in mains).most_common(1)[0][0]
@@ -140,6 +144,7 @@ def _descendants(world: World, pids: set[int]) -> set[int]:
 def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
     uses: dict[int, _Use] = {}
     awaited: Counter[int] = Counter()
+    asked: Counter[int] = Counter()
     for line in lines:
         helper = _is_helper(world, line.pid)
         idle = ended = other = delayed = stuck = 0
@@ -149,6 +154,7 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
             by = world.waker(line, wait, kind.code)
             if by is not None and by.pid in world.target and not helper:
                 awaited[by.tid] += took
+                asked[by.tid] += took if kind.code in _ASKS else 0
             if kind.code not in _IDLE:
                 other += took
                 delayed += took if kind.code in _DELAYS else 0
@@ -160,13 +166,15 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
                 ended += took
         other += sum(short.total_ns for short in line.short)
         uses[line.tid] = _Use(line.running_ns, idle, ended, other, delayed, stuck)
-    return {tid: use._replace(awaited=awaited[tid]) for tid, use in uses.items()}
+    return {tid: use._replace(awaited=awaited[tid], asked=asked[tid]) for tid, use in uses.items()}
 
 
-def _parked(line: Timeline, use: _Use) -> bool:
+def _parked(line: Timeline, use: _Use, *, asked: bool = True) -> bool:
+    """Return whether a thread makes no progress itself and none waits for it; `asked`: waits for an answer or a lock
+    count."""
     lived = max(line.alive[1] - line.alive[0], 1)
     idle = use.running < _RUNS * lived and use.idle - use.ended > _PARKED * (lived - use.delayed)
-    return idle and use.awaited < _AWAITED * lived
+    return idle and use.awaited - (0 if asked else use.asked) < _AWAITED * lived
 
 
 def _all_along(line: Timeline, wait: Wait) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import polars as pl
 
@@ -88,7 +89,7 @@ def who_had_cpus(recording: Recording, world: World, line: Timeline, row: Row) -
     row.cpus = format_cpus(allowed)
     if crowded and allowed == cpuset:
         return "own_cpuset"
-    if _others_less_busy(recording):
+    if _others_less_busy(recording, allowed, cpuset):
         return "pinned"
     return ("own_pinned" if crowded else "") if own else "others"
 
@@ -161,7 +162,28 @@ def crowded_cpus(recording: Recording, world: World, line: Timeline) -> str:
     return format_cpus(allowed) if narrow and _busy_threads(world, affinity, allowed, line.pid) > len(allowed) else ""
 
 
-def _others_less_busy(recording: Recording) -> bool:
+def _others_less_busy(recording: Recording, allowed: frozenset[int], cpuset: frozenset[int]) -> bool:
+    """Return whether the CPUs that a thread may not use were clearly less busy than those that it may use (`allowed`).
+    Of a thread that is bound to a part of the `cpuset` of its cgroup, only the rest of this counts."""
+    if shares := _busy_shares(recording):
+        others = cpuset if allowed < cpuset else shares.keys()
+        inside = [share for cpu, share in shares.items() if cpu in allowed]
+        outside = [share for cpu, share in shares.items() if cpu in others and cpu not in allowed]
+        return bool(inside and outside) and fmean(inside) - fmean(outside) >= _LESS_BUSY
+    return _rest_less_busy(recording)
+
+
+def _busy_shares(recording: Recording) -> dict[int, float]:
+    """Return for which share of the window each CPU was busy; empty in older recordings."""
+    table = recording.find("proc.cpu_times")
+    if table is None or table.is_empty():
+        return {}
+    grown = pl.col("at_ns", "busy_ns").last() - pl.col("at_ns", "busy_ns").first()
+    ends = table.sort("at_ns").group_by("cpu").agg(grown)
+    return {cpu: busy / span for cpu, span, busy in ends.iter_rows() if span > 0}
+
+
+def _rest_less_busy(recording: Recording) -> bool:
     """Return whether the CPUs that the target may not use were clearly less busy than those that it may use."""
     host = recording.table("proc.host").sort("at_ns")
     growth = pl.col("value").last() - pl.col("value").first()

@@ -13,9 +13,13 @@ from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import World
 from whystall.tools.recording.store import Recording
 
+# Why a thread lacks a CPU, if weights can matter.
+_COMPETES = ("others", "confined", "own", "own_pinned", "own_cpuset", "own_shared")
 # Neighbours count from this ratio of their weight to the own one; they must have had the CPU in this share of the
 # waits.
 _HEAVIER = 2.0
+# Shorter rows are not examined.
+_LEAST = 0.1
 _MOSTLY = 0.5
 
 
@@ -29,7 +33,8 @@ class Level(NamedTuple):
 
 
 def weights_of(recording: Recording) -> dict[int, list[Level]]:
-    """Return the levels of each process, from the root down; empty if unknown."""
+    """Return the levels of each process, and of each thread of the target with a weight of its own, from the root down;
+    empty if unknown."""
     table = recording.find("proc.cpu_weights")
     if table is None:
         return {}
@@ -55,9 +60,11 @@ def weight_findings(recording: Recording, world: World, line: Timeline, rows: It
     found: dict[int, Finding] = {}
     for row in rows:
         root = row.root()
-        if row.code == "cpu" and row.detail == "others":
+        if row.total_ns < _LEAST * world.window_ns:
+            continue  # it must not stand for a longer wait of another row
+        if row.code == "cpu" and row.detail in _COMPETES:
             who, by = line, row.by
-        elif root is not None and root[0].code == "cpu" and root[0].detail in ("others", "confined"):
+        elif root is not None and root[0].code == "cpu" and root[0].detail in _COMPETES:
             who = world.lines[root[0].tid]
             by = Counter()
             for wait in who.waits:
@@ -76,14 +83,15 @@ def outweighed(recording: Recording, line: Timeline, by: Counter[tuple[int, str]
     """Return the finding that processes of higher weight had the CPUs for which thread `line` waited; None if they had
     them for less than half of that time. `by`: that time, by process."""
     known = weights_of(recording)
-    own = known.get(line.pid)
+    single = line.tid != line.pid and line.tid in known  # other threads of its process may weigh more
+    own = known.get(line.tid) or known.get(line.pid)
     if not own:
         return None
     heavier: Counter[tuple[int, str]] = Counter()
     at: dict[int, tuple[Level, Level]] = {}
     others = 0
     for (pid, comm), took in by.items():
-        if pid == line.pid:
+        if pid == line.pid and not single:
             continue
         others += took
         if pid in known:

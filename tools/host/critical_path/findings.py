@@ -156,7 +156,7 @@ def _waits_in_turn(world: World, row: Row, process: int) -> bool:
 def _is_normal(world: World, row: Row, share: float) -> bool:
     """Return whether a wait is a thread's normal state: it has no work, sleeps until it looks for work again, or waits
     for data that threads of the ranks exchange meanwhile, for a part of the window."""
-    if row.code in _NORMAL or (row.code in PAUSES and row.between):
+    if (row.code in _NORMAL and not row.standstill) or (row.code in PAUSES and row.between):
         return True
     return share < _EXCHANGE_PCT and _exchanges(world, row)
 

@@ -25,8 +25,11 @@ _RUNS = 0.3
 _MOSTLY = 0.5
 # What another thread does at the moment of a sample: within this time of it.
 _AROUND_NS = 10_000_000
+# Workers bound to the same CPUs take turns there, so that the awaited one runs for a part of the time.
+_LACKS = 0.3
 # Why a thread has no CPU although its job does not use them up.
-KEPT_OFF = ("others", "confined", "pinned", "real_time")
+PINNED = "pinned"
+KEPT_OFF = ("others", "confined", PINNED, "real_time")
 """Details of steps without a CPU."""
 # Rows with less of the running time have too few samples to show that they grow.
 _JUDGED = 0.05
@@ -128,18 +131,15 @@ class Row:
         """Return what the process did in which most of the row's chains end: the step that stands for each kind, and
         the time of that kind, the longest first."""
         last = self.last_steps()
-        owners: Counter[int | str] = Counter()
-        for step, took in last.items():
-            owners[self._owner(step)] += took
-        if not owners:
+        owner, _ = self._root_owner(last)
+        if owner is None:
             return []
-        owner = owners.most_common(1)[0][0]
         # add up lines and threads of one kind; a thread without a CPU counts as running
         groups: Counter[tuple[int | str, str, str]] = Counter()
         for step, took in last.items():
             if self._owner(step) == owner:
                 groups[self._group(step)] += took
-        return [(self._main_step(last, group, total), total) for group, total in groups.most_common()]
+        return [self._main_step(last, group, total) for group, total in groups.most_common()]
 
     def last_steps(self) -> Counter[Step]:
         """Return the time by the steps at the ends of the row's chains."""
@@ -151,22 +151,41 @@ class Row:
 
     def root_owner_ns(self) -> int:
         """Return the time of all chains that end where `root` does, whatever was done there."""
-        return sum(took for _, took in self.ends())
+        return self._root_owner(self.last_steps())[1]
 
-    def _main_step(self, ends: Counter[Step], group: tuple[int | str, str, str], total: int) -> Step:
-        """Return the step of `ends` that stands for `group`, which lasts `total`."""
+    def _root_owner(self, last: Counter[Step]) -> tuple[int | str | None, int]:
+        """Return the process, or thread of the own process, in which most of the time of `last` ends, and that time."""
+        owners: Counter[int | str] = Counter()
+        for step, took in last.items():
+            owners[self._owner(step)] += took
+        return next(iter(owners.most_common(1)), (None, 0))
+
+    def _main_step(self, ends: Counter[Step], group: tuple[int | str, str, str], total: int) -> tuple[Step, int]:
+        """Return the step of `ends` that stands for `group`, which lasts `total`, and its time: all of it, but of
+        workers that take turns on the CPUs to which they are bound only what they lack a CPU."""
         inside = [step for step in ends if self._group(step) == group]
         codes: Counter[str] = Counter()
         for step in inside:
             codes[step.code] += ends[step]
-        kept = sum(ends[step] for step in inside if step.code == "cpu" and step.detail in KEPT_OFF)
+        kept: Counter[str] = Counter()
+        for step in inside:
+            if step.code == "cpu" and step.detail in KEPT_OFF:
+                kept[step.detail] += ends[step]
         if codes["quota"] >= _RUNS * total:
             code = "quota"
-        elif kept >= _MOSTLY * total:
+        elif kept.total() >= _MOSTLY * total or kept[PINNED] >= _LACKS * total:
             code = "cpu"
         else:
             code = RUNNING if codes[RUNNING] >= _RUNS * total else codes.most_common(1)[0][0]
-        return max((step for step in inside if step.code == code), key=lambda step: ends[step])
+        bound = code == "cpu" and kept[PINNED] >= _LACKS * total
+        able = [step for step in inside if step.code == code and (step.detail == PINNED or not bound)]
+        return max(able, key=lambda step: ends[step]), kept[PINNED] if bound else total
+
+    def workers(self) -> set[int]:
+        """Return the threads that run, or lack a CPU, at the ends of the row's chains and count as that of `root`."""
+        last = self.last_steps()
+        owner, _ = self._root_owner(last)
+        return {step.tid for step in last if step.code in ON_CPU and self._owner(step) == owner}
 
     def passes(self, step: Step) -> int:
         """Return the time of the chains that contain `step`, at any line."""
@@ -328,7 +347,7 @@ def _follow_spinning(world: World, line: Timeline, sample: Sample, took: int, ro
     start, end = sample.at_ns - _AROUND_NS, sample.at_ns + _AROUND_NS
     holders = []
     for other in world.lines.values():
-        if other.pid != line.pid or other.tid == line.tid or not other.samples:
+        if other.pid != line.pid or other.tid == line.tid or not (other.samples or other.waits):
             continue
         chain, _ = max(world.answers(other, start, end, (line.tid,)), key=lambda found: found[1], default=((), 0))
         if chain and chain[0].code in ON_CPU:

@@ -36,6 +36,7 @@ from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.kills import explain_kills
 from whystall.tools.host.critical_path.looks import PAUSES, calls_of, explain_looks, reads_each_time
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
+from whystall.tools.host.critical_path.read_locks import explain_read_locks
 from whystall.tools.host.critical_path.real_time import real_time_findings
 from whystall.tools.host.critical_path.retries import explain_busy_retries, explain_retries
 from whystall.tools.host.critical_path.rows import Row, rows_of
@@ -187,7 +188,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     explain_busy_retries(rows, line.tid, failures, calls_of(recording, line.tid))
     explain_looks(recording, world, line, rows)
     explain_kills(recording, world, rows)
-    explain_standstill(world, rows)
+    explain_read_locks(world, line, rows)
+    explain_standstill(world, rows, hangs=params.stands_still)
     pauses = pauses_of(world, line, _sample_period(recording))
     lag = loop_lag(world, line)
     devices = FileDevices(recording)

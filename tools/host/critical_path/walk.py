@@ -16,7 +16,16 @@ from whystall.tools.host.common.held import ENDED, HELD_WAITS
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import POLLS, Kind, overslept, running_kind, spinning_wait, wait_kind
+from whystall.tools.host.common.wait_kinds import (
+    POLLS,
+    Kind,
+    awaits_import,
+    imports_module,
+    overslept,
+    running_kind,
+    spinning_wait,
+    wait_kind,
+)
 from whystall.tools.host.common.wait_syscalls import RECEIVES, SENDS
 from whystall.tools.host.critical_path.brief import brief_waits
 from whystall.tools.host.critical_path.ranks import STORE, Ranks
@@ -311,6 +320,9 @@ class World:
         row = self.objects.threads.get(line.tid)
         if wait.open and row is not None and row["owner_tid"] > 0 and row["owner_tid"] != line.tid:
             return self.lines.get(row["owner_tid"]) or Timeline(line.pid, row["owner_tid"], "")
+        if wait.open and code == "lock" and (holder := self._unnamed_owner(line, wait)) is not None:
+            self.presumed.add((line.tid, line.pid))
+            return holder
         by_store = code == "collective" and self.ranks.in_store(wait)
         if code in _ON_SOCKETS and not by_store and (peer := self.objects.peer(wait.object)) is not None:
             return self._of_process(peer["pid"], peer["comm"], line)
@@ -341,6 +353,16 @@ class World:
             self.presumed.add((line.tid, rank))
             return self._of_process(rank, line.comm, line)
         return None
+
+    def _unnamed_owner(self, line: Timeline, wait: Wait) -> Timeline | None:
+        """Return the thread that has a lock which stores no owner, if no other one of the process can have it: the only
+        one that imports a module; one of the readers of a read-write lock, if all other threads read."""
+        others = [one for one in self.lines.values() if one.pid == line.pid and one.tid != line.tid]
+        if awaits_import(wait.place):
+            importing = [one for one in others if imports_module(one.last_place)]
+            return importing[0] if len(importing) == 1 else None
+        readers = self.objects.lock_readers(line.tid)
+        return max((one for one in others if one.tid in readers), key=self._activity, default=None)
 
     def _ended_child(self, pid: int) -> Timeline | None:
         """Return a child process that has ended before the window without its parent having taken note; the latest."""

@@ -165,3 +165,72 @@ def test_no_neighbour_is_blamed_for_waits_behind_few_own_threads(by: int, detail
     for second in range(12):
         scene.wait(second, 500, "", state="R", runnable_ns=500_000_000, ran_pid=by, ran_comm="rank")
     assert judged(scene)[0].detail == detail
+
+
+WORKERS = (6001, 6002, 6003)
+RESULT = ("Condition.wait (python3.11/threading.py:327)", "Pool.map (python3.11/multiprocessing/pool.py:367)")
+
+
+def crowded(cpus: str, cpuset: str, busy: dict[int, float], *, runs_ms: float = 30) -> Scene:
+    """The main thread waits for worker processes that take turns on the same CPUs; `busy`: shares of each CPU."""
+    scene = Scene().thread(user=10)
+    for at, pid in enumerate(WORKERS):
+        scene.process(pid, "python", ppid=PID).thread(pid, "python", pid=pid, user=33)
+        row = {"at_ns": 0, "pid": pid, "tid": pid, "comm": "python", "cpus": cpus, "cpuset": cpuset}
+        scene.tables.setdefault("proc.affinity", []).append(row)
+        for turn in range(120):
+            ran = {"ran_pid": WORKERS[at - 1], "ran_comm": "python", "runnable_ns": int((100 - runs_ms) * 1e6)}
+            scene.wait(turn / 10, 100 - runs_ms, "", tid=pid, state="R", user=("decode (job.py:3)",), **ran)
+    for second in range(12):
+        woken = {"context": "task", "runnable_ns": 0, "waker_syscall": "write"}
+        user = (*RESULT, "epoch (job.py:9)")
+        scene.wait(second, 900, "futex", lock=64, waker=(WORKERS[0], WORKERS[0], "python"), user=user, **woken)
+    for cpu, share in busy.items():
+        for at_ns in (0, WINDOW_NS):
+            row = {"at_ns": at_ns, "cpu": cpu, "busy_ns": int(share * at_ns)}
+            scene.tables.setdefault("proc.cpu_times", []).append(row)
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cpuset", "busy", "runs_ms", "found"),
+    [
+        pytest.param("0", "0-1", {0: 1.0, 1: 0.1}, 30, ("cpu", "pinned"), id="bound, and another CPU is idle"),
+        pytest.param("0", "0-1", {0: 1.0, 1: 0.1}, 60, ("cpu", "pinned"), id="the awaited one runs half of the time"),
+        pytest.param("0", "0-1", {0: 1.0, 1: 0.1}, 90, ("running", ""), id="the awaited one nearly always runs"),
+        pytest.param("0", "0-1", {0: 1.0, 1: 1.0}, 20, ("cpu", "own_pinned"), id="all CPUs are busy"),
+        pytest.param("0", "0", {0: 1.0, 1: 0.1}, 20, ("cpu", "own_cpuset"), id="all that the container has"),
+        pytest.param("0-1", "0-1", {0: 1.0, 1: 1.0}, 20, ("cpu", "own"), id="free to use all CPUs"),
+    ],
+)
+def test_workers_that_are_bound_to_the_same_cpu(
+    cpus: str, cpuset: str, busy: dict[int, float], runs_ms: float, found: tuple[str, str]
+) -> None:
+    row, _ = ends(crowded(cpus, cpuset, busy, runs_ms=runs_ms))
+    assert (row.root_what, row.root_detail) == found
+    assert ("of CPU 0" in row.chain) is (found[1] in ("pinned", "own_pinned", "own_cpuset"))
+
+
+@pytest.mark.parametrize(
+    ("busy", "found"), [({0: 1.0, 1: 0.1}, ("cpu", "pinned")), ({0: 1.0, 1: 1.0}, ("running", ""))]
+)
+def test_workers_that_end_the_waits_in_turn_lack_the_cpu_together(
+    busy: dict[int, float], found: tuple[str, str]
+) -> None:
+    scene = crowded("0", "0-1", busy)
+    for table in ("switches.segments", "switches.totals"):
+        scene.tables.pop(table, None)
+    scene._waits.clear()
+    for second in range(12):
+        worker = WORKERS[second % 3]
+        woken = {"context": "task", "runnable_ns": 0, "waker_syscall": "write"}
+        scene.wait(
+            second, 900, "futex", lock=64, waker=(worker, worker, "python"), user=(*RESULT, "epoch (job.py:9)"), **woken
+        )
+        ran = {"ran_pid": worker, "ran_comm": "python", "runnable_ns": 1_000_000_000}
+        for other in WORKERS:
+            if other != worker:
+                scene.wait(second, 1000, "", tid=other, state="R", user=("decode (job.py:3)",), **ran)
+    row, _ = ends(scene)
+    assert (row.root_what, row.root_detail) == found
+    assert row.root_pct == pytest.approx(67 if found[1] else 100, abs=1)

@@ -9,7 +9,7 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.host.critical_path.tool import TOOL
 from whystall.tools.recording.judging import judge
 
-HEAVY, WINDOW_NS = 77, 12_000_000_000
+HEAVY, THREAD, WINDOW_NS = 77, 4101, 12_000_000_000
 Levels = list[tuple[str, int, str, int]]
 BATCH: Levels = [("/batch", 1024, "cpu.shares", 1024), ("", 1024, "nice", 0)]
 
@@ -52,3 +52,18 @@ def test_weights_count_between_siblings(own: Levels, found: bool) -> None:
 def test_nobody_is_blamed_who_did_not_have_the_cpus() -> None:
     job: Levels = [("/job", 10, "cpu.shares", 10), ("", 1024, "nice", 0)]
     assert not outweighed(job, BATCH, by=HEAVY + 1)
+
+
+def test_a_thread_with_a_policy_of_its_own_is_judged_by_it_also_behind_its_own_job() -> None:
+    thread: Levels = [("/batch", 1024, "cpu.shares", 1024), ("", 3, "SCHED_IDLE", 0)]
+    scene = Scene().process(HEAVY, "hog", ppid=PID).thread(user=90).thread(THREAD, "flusher", user=1)
+    for second in range(12):
+        ran = {"ran_pid": HEAVY, "ran_comm": "hog", "runnable_ns": 990_000_000}
+        scene.wait(second, 990, "", tid=THREAD, state="R", **ran)
+    for pid, levels in ((PID, BATCH), (HEAVY, BATCH), (THREAD, thread)):
+        for group, weight, setting, value in levels:
+            row = {"at_ns": WINDOW_NS, "pid": pid, "comm": "p", "group": group, "weight": weight}
+            scene.tables.setdefault("proc.cpu_weights", []).append(row | {"setting": setting, "value": value})
+    result = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, "tid": THREAD}))
+    (found,) = [one for one in result.findings if one.kind == "cpu.outweighed"]
+    assert (found.attributes["setting"], found.attributes["neighbour"]) == ("SCHED_IDLE 0", "hog (77)")

@@ -61,3 +61,42 @@ def test_a_process_of_the_job_that_has_ended_does_not_go_on_either(state: str, s
     data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, "tid": PID})).data
     assert isinstance(data, Data)
     assert data.rows[0].standstill == stands
+
+
+@pytest.mark.parametrize(
+    ("members", "limited", "hangs", "stands"),
+    [
+        (["socket:[11]"], 0, True, "yes"),
+        (["socket:[11]", "anon_inode:[eventfd:5]"], 0, True, "yes"),
+        (["socket:[11]"], 0, False, ""),
+        (["socket:[11]"], 1, True, ""),
+        (["socket:[11]", "socket:[21]"], 0, True, ""),
+        (["socket:[11]", "socket:[31]"], 0, True, ""),
+        (["socket:[11]", "anon_inode:[timerfd]"], 0, True, ""),
+        (["socket:[11]", ""], 0, True, ""),
+        ([], 0, True, ""),
+    ],
+    ids=["own pair", "eventfd", "no complaint", "timer", "server", "listens", "timerfd", "unread", "unknown"],
+)
+def test_an_event_loop_that_only_its_own_job_could_wake(
+    members: list[str], limited: int, hangs: bool, stands: str
+) -> None:
+    poll = ("EpollSelector.select (python3.11/selectors.py:468)", "BaseEventLoop._run_once (python3.11/asyncio/x.py:1)")
+    scene = Scene().thread()
+    still = {"still": True, "seeded": True, "runnable_ns": 0, "object": "anon_inode:[eventpoll]"}
+    scene.wait(0, 12_000, "epoll_wait", user=(*poll, "<module> (job.py:9)"), **still)
+    scene.seen("threads", pid=PID, tid=PID, state="S", syscall="epoll_wait", limited=limited)
+    for name in members:
+        scene.seen("members", pid=PID, tid=PID, fd=5, object=name)
+    unix, tcp = {"family": "unix", "state": "established"}, {"protocol": "tcp", "family": "inet"}
+    scene.seen("sockets", inode=11, peer=12, pid=PID, **unix)
+    scene.seen("sockets", inode=12, peer=11, pid=PID, **unix)
+    scene.seen("sockets", inode=21, pid=PID, state="established", remote="10.0.0.9:80", **tcp)
+    scene.seen("sockets", inode=31, pid=PID, state="listen", local="0.0.0.0:80", **tcp)
+    scene.seen("ends", object="anon_inode:[eventfd:5]", pid=PID, reads=True, writes=True)
+    params = {"pid": PID, "tid": PID, "stands_still": hangs}
+    result = judge(TOOL, scene.build(), TOOL.params.model_validate(params))
+    assert isinstance(result.data, Data)
+    assert (result.data.rows[0].what, result.data.rows[0].standstill) == ("events", stands)
+    (row,) = [one for one in result.findings if one.kind == "path.wait"]
+    assert (row.polarity.value == "abnormal") is bool(stands)
