@@ -296,6 +296,17 @@ def test_what_limits_the_connection_is_named_before_its_peer(kind: str, cause: s
     assert leader(wait("socket", root_wait="running", root_pct=90.0), limit) == "slow_peer"
 
 
+@pytest.mark.parametrize("error", ["EROFS", "EIO", "ESTALE", "ENOTCONN"])
+def test_a_file_system_that_returns_errors_is_named_before_the_sleeps_between_attempts(error: str) -> None:
+    row = wait("sleep", 95.0, detail=f"retry openat {error}", function="save (train.py:9)")
+    words = {"syscall": "openat", "error": error, "path": "/data/last.pt"}
+    failed = finding("syscall.failed", id="f", words=words, count=20, rate=2.0)
+    assert leader(row, failed, symptom="saving hangs") == "failing_file_system"
+    assert leader(row, failed) == "failing_file_system"
+    socket = finding("syscall.failed", id="f", words={"syscall": "sendto", "error": error}, count=20, rate=2.0)
+    assert leader(row, socket) is None
+
+
 def test_softirqs_that_run_in_a_thread_take_the_cpu_as_those_in_handlers_do() -> None:
     row = wait("cpu", 32.0, by="ksoftirqd/1 (22) +8", detail="others")
     handlers = finding("path.running", id="i", words={"mode": "interrupt", "function": "f (a.py:1)"}, window_pct=30)
