@@ -187,16 +187,19 @@ class Objects:
         return any(s["state"] == "listen" or (s["state"] == "established" and self.is_accepted(s)) for s in own)
 
     def requests_in_flight(self, pid: int) -> int | None:
-        """Return how many connections of the server process `pid` received data and have sent nothing since; None if
-        its sockets are unknown. Compares tcp_info's times since data was last received and sent. A client that sends
-        its next request at the answer leaves both times equal: then more segments arrived than were sent.
+        """Return how many connections of the server process `pid` received data and have sent nothing since, with those
+        that wait to be accepted; None if its sockets are unknown. Compares tcp_info's times since data was last
+        received and sent. A client that sends its next request at the answer leaves both times equal: then more
+        segments arrived than were sent.
         """
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
             return None
         ports = self._ports(pid)
         served = [s for s in own if s["state"] == "established" and _port(s["local"]) in ports]
-        return sum(1 for s in served if s["recv_queue"] > 0 or _is_unanswered(s))
+        # of a socket that listens, the receive queue is the number of these connections (sock_diag(7))
+        waiting = sum(max(s["recv_queue"], 0) for s in own if s["state"] == "listen")
+        return waiting + sum(1 for s in served if s["recv_queue"] > 0 or _is_unanswered(s))
 
 
 def _is_unanswered(socket: dict[str, Any]) -> bool:

@@ -80,6 +80,8 @@ class Timeline:
     short: list[ShortWaits] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     alive: tuple[int, int] = (0, 0)
+    new: bool = False
+    """Whether it started within the window: a thread of the target that the first reading lacks."""
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -386,3 +388,4 @@ def _set_alive(recording: Recording, found: Mapping[int, Timeline]) -> None:
         if not known and not readings:
             from_start = to_end = True
         line.alive = (0 if from_start else begin, window if to_end else end)
+        line.new = known and not from_start

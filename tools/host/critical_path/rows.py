@@ -26,7 +26,7 @@ _MOSTLY = 0.5
 # What another thread does at the moment of a sample: within this time of it.
 _AROUND_NS = 10_000_000
 # Why a thread has no CPU although its job does not use them up.
-KEPT_OFF = ("others", "confined", "pinned", "real_time")
+KEPT_OFF = ("others", "confined", "pinned", "real_time", "real_time_limit")
 """Details of steps without a CPU."""
 # Rows with less of the running time have too few samples to show that they grow.
 _JUDGED = 0.05

@@ -65,6 +65,18 @@ def test_workers_that_come_and_go_within_the_window_are_told_from_those_that_sta
     assert waits.attributes.get("brief") == brief
 
 
+def test_a_thread_that_starts_late_is_followed_to_the_main_thread_of_its_process() -> None:
+    scene = Scene().thread(user=5).thread(77, "loader", pid=77).thread(OTHER, "feeder", pid=77)
+    late = [one for one in scene.tables["proc.threads"] if one["tid"] != OTHER or one["at_ns"] >= 9 * 10**9]
+    scene.tables["proc.threads"] = late
+    scene.wait(0.5, 8_900, "read", "/data/index.bin", tid=77, state="D", user=DECODE, runnable_ns=0)
+    scene.wait(9.4, 200, "futex", tid=OTHER, user=MAIN, runnable_ns=0)
+    scene.wait(0.5, 9_200, "futex", lock=64, waker=(77, OTHER, "feeder"), context="task", user=MAIN, runnable_ns=0)
+    found = row(account_of(scene), "queue")
+    assert (found.root, found.root_what, found.root_line) == ("loader (77)", "file", "decode (data.py:17)")
+    assert found.root_pct == pytest.approx(100 * 8_900 / 9_200, abs=0.5)
+
+
 @pytest.mark.parametrize(("killed", "words"), [(10, "yes"), (4, None)])
 def test_waits_for_children_that_were_killed_are_told_from_others(killed: int, words: str | None) -> None:
     scene = Scene().process(PID, "train").thread(user=30)
@@ -351,12 +363,14 @@ def test_a_server_in_c_has_a_loop_too() -> None:
     ids=["received last", "sent last", "next request at the answer", "answered at once", "segments not known"],
 )
 def test_requests_in_flight(received: int, sent: int, segments: tuple[int, int], unanswered: int) -> None:
-    listens = {"inode": 1, "pid": PID, "state": "listen", "local": "0.0.0.0:80"}
+    listens = {"inode": 1, "pid": PID, "state": "listen", "local": "0.0.0.0:80", "recv_queue": 0}
     accepted = {"pid": PID, "state": "established", "local": "10.0.0.1:80", "recv_queue": 0}
     times = {"last_received_ms": received, "last_sent_ms": sent}
     counts = dict(zip(("data_segments_in", "data_segments_out"), segments, strict=True))
     objects = Objects(recorded=True, sockets={1: listens, 2: {"inode": 2, **accepted, **times, **counts}})
     assert objects.requests_in_flight(PID) == unanswered
+    listens["recv_queue"] = 3
+    assert objects.requests_in_flight(PID) == unanswered + 3
 
 
 @pytest.mark.parametrize("reads", [False, True])
