@@ -91,6 +91,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("socket", root_wait="events", root_mutual="yes", root_pct=95.0), "held_back_data"),
         (wait("socket", root_wait="events", root_mutual="yes", root_pct=30.0), None),
         (wait("socket_full", root_wait="events", root_mutual="yes", root_pct=95.0), None),
+        (wait("socket", root_wait="socket_full", root_mutual="yes", root_pct=60.0), "slow_transfer"),
+        (wait("socket", root_wait="socket_full", root_pct=60.0), "slow_peer"),
         (wait("sleep", detail="retry newfstatat ENOENT"), "awaited_file"),
         (wait("poll", detail="retry openat EEXIST"), "awaited_file"),
         (wait("sleep", code="FileBaton.wait (torch/utils/file_baton.py:50)"), "awaited_file"),

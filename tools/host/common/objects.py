@@ -63,6 +63,15 @@ class Objects:
                     return True
         return False
 
+    def sole_connection(self, pid: int, other: int) -> bool:
+        """Return whether two processes share no more than one connection on this host at a time."""
+        at: list[int] = []
+        for socket in self.sockets.values():
+            end = self.sockets.get(socket["peer"]) if socket["pid"] == pid and socket["peer"] > 0 else None
+            if end is not None and end["pid"] == other:
+                at.append(socket["at_ns"])
+        return len(set(at)) == len(at)
+
     def connected_processes(self, pid: int) -> dict[int, str]:
         """Return the processes of this host to which process `pid` has connections, with their commands."""
         ends = (self.sockets.get(s["peer"]) for s in self.sockets.values() if s["pid"] == pid and s["peer"] > 0)

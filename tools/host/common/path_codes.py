@@ -33,8 +33,8 @@ WAITS = MappingProxyType(
         "cpu": "runnable, for a CPU; by: who ran there; detail: own (threads of its job), others, real_time, "
         "pinned (other CPUs are idle), own_pinned (own threads, more than the CPUs that they may use), "
         "own_cpuset (the same, by the cpuset of their cgroup), confined (others, on the few CPUs that it may use), "
-        "own_shared (own threads, although no more than the CPUs), real_time_limit (nobody that may go before it: it has a "
-        "real-time policy, whose time in each period is used up)",
+        "own_shared (own threads, although no more than the CPUs), real_time_limit (nobody that may go "
+        "before it: it has a real-time policy, whose time in each period is used up)",
         "quota": "runnable, while its cgroup has used up its CPU quota",
         "device": "for an accelerator (stream, event or device synchronise, blocking copy)",
         "collective": "for other ranks, in a collective or a barrier of ranks",

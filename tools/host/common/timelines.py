@@ -149,6 +149,7 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
     for row in segments.iter_rows(named=True):
         wait = reader.wait(row)
         line = found.setdefault(row["tid"], Timeline(row["pid"], row["tid"], row["comm"]))
+        line.comm = row["comm"]  # the latest: a child has its parent's name until it executes a program
         if line.waits and wait.start_ns < line.waits[-1].end_ns:
             continue  # waits of a thread cannot overlap
         line.waits.append(wait)
