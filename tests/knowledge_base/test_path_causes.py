@@ -197,6 +197,8 @@ def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
         (wait("running", 30.0, role="compile", mode="user"), "it is slow", "compiling"),
         (hung("terminal", detail="read"), "it hangs", "waiting_for_person"),
         (hung("queue", standstill="yes"), "it hangs", "nobody_works"),
+        (hung("pipe", role="subprocess", root_wait="sleep", root_by="smi (9)"), "it hangs", "child_process_per_step"),
+        (hung("child", root_wait="file", root_by="smi (9)"), "it hangs", "child_process_per_step"),
         (hung("join", standstill="yes", root_wait="queue"), "it hangs", "nobody_works"),
         (finding("path.pause", count=4, window_pct=4.6), "stops and goes every few seconds", "recurring_pause"),
     ],
