@@ -198,8 +198,8 @@ class Objects:
     def requests_in_flight(self, pid: int) -> int | None:
         """Return how many connections of the server process `pid` received data and have sent nothing since, with those
         that wait to be accepted; None if its sockets are unknown. Compares tcp_info's times since data was last
-        received and sent. A client that sends its next request at the answer leaves both times equal: then more
-        segments arrived than were sent.
+        received and sent. A client that sends its next request at the answer, or its first one as it connects, leaves
+        both times equal: then more segments arrived than were sent.
         """
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
@@ -214,7 +214,7 @@ class Objects:
 def _is_unanswered(socket: dict[str, Any]) -> bool:
     received, sent = socket["last_received_ms"], socket["last_sent_ms"]
     if received == sent >= 0:
-        return bool(socket["data_segments_in"] > socket["data_segments_out"] > 0)
+        return bool(socket["data_segments_in"] > socket["data_segments_out"] >= 0)
     return bool(0 <= received < sent)
 
 

@@ -479,7 +479,8 @@ class World:
         if line.new and start < begin < end:
             yield from self._ran(line, start, begin, path)
             start = begin
-        starter = self._starter(line) if end <= begin and len(path) < _DEPTH else None
+        before = end <= begin or line.tid not in self.lines
+        starter = self._starter(line) if before and len(path) < _DEPTH else None
         if starter is not None and starter.tid not in path:
             yield from self.answers(starter, start, end, (*path, line.tid))
             return
@@ -507,8 +508,12 @@ class World:
 
     def _starter(self, line: Timeline) -> Timeline | None:
         """Return the main thread of the process of a thread that started within the window: what it did before delayed
-        that start. None for main threads, and for others that may have been there all along."""
-        return self.lines.get(line.pid) if line.new and line.tid != line.pid else None
+        that start. None for main threads, and for others that may have been there all along.
+
+        A thread of the target without any record has not ended a wait yet, so that it has just started.
+        """
+        started = line.new or (line.tid not in self.lines and line.pid in self.target)
+        return self.lines.get(line.pid) if started and line.tid != line.pid else None
 
     def _waited_briefly(
         self, line: Timeline, brief: Wait, code: str, start: int, end: int, path: tuple[int, ...]
