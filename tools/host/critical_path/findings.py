@@ -227,7 +227,10 @@ def _awaited_label(world: World, row: Row, step: Step) -> str:
 
 
 def _is_presumed(world: World, line: Timeline, row: Row, other: Timeline) -> bool:
-    """Return whether most of the row has not ended, and its chain reaches the process of `other` by a presumed step."""
+    """Return whether most of the row timed out, so that nobody ended it, or has not ended and its chain reaches the
+    process of `other` by a presumed step."""
+    if row.timed_ns >= _MOSTLY * row.total_ns:
+        return True
     if row.open_ns < _OPEN * row.total_ns:
         return False
     waiting = {line.tid, *(step.tid for step in row.chain())}

@@ -107,6 +107,20 @@ def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
     assert found.root_what == "running"
 
 
+@pytest.mark.parametrize(("ends", "confirms"), [("timer", False), ("task", True)])
+def test_waits_that_time_out_show_no_link_to_who_ends_the_last_one(ends: str, confirms: bool) -> None:
+    scene = Scene().thread(user=10).thread(OTHER, "submit")
+    waker = (PID, OTHER, "submit")
+    for second in range(12):
+        scene.wait(second, 500, "futex", asked_ns=500_000_000, user=MAIN, context=ends, waker=waker, runnable_ns=0)
+        last = {"context": "task", "waker": waker, "runnable_ns": 0}
+        scene.wait(second + 0.501, 20, "futex", asked_ns=500_000_000, user=MAIN, **last)
+        scene.wait(second, 600, "clock_nanosleep", tid=OTHER, user=("submit (cond.py:9)",), runnable_ns=0)
+    found = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).findings
+    (waker_row,) = (f for f in found if f.kind == "path.waker" and f.attributes.get("wait") == "sleep")
+    assert ("via" in waker_row.attributes) is confirms
+
+
 def test_a_thread_that_keeps_the_interpreter_lock_while_it_sleeps_is_found_by_whom_it_woke() -> None:
     scene = Scene().thread(user=20).thread(OTHER, "telemetry").thread(THIRD, "native", user=5)
     for tick in range(2400):  # it needs no lock
