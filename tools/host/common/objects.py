@@ -198,8 +198,8 @@ class Objects:
     def requests_in_flight(self, pid: int) -> int | None:
         """Return how many connections of the server process `pid` received data and have sent nothing since, with those
         that wait to be accepted; None if its sockets are unknown. Compares tcp_info's times since data was last
-        received and sent. A client that sends its next request at the answer, or its first one as it connects, leaves
-        both times equal: then more segments arrived than were sent.
+        received and sent. A client that sends its next request at the answer leaves both times equal: then more
+        segments arrived than were sent. So does the first request of a connection; it counts once it has waited long.
         """
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
@@ -211,10 +211,15 @@ class Objects:
         return waiting + sum(1 for s in served if s["recv_queue"] > 0 or _is_unanswered(s))
 
 
+# A server that handles requests as they come has some in flight at any moment; one that waits this long is late.
+_LONG_MS = 1000
+
+
 def _is_unanswered(socket: dict[str, Any]) -> bool:
     received, sent = socket["last_received_ms"], socket["last_sent_ms"]
     if received == sent >= 0:
-        return bool(socket["data_segments_in"] > socket["data_segments_out"] >= 0)
+        arrived, answered = socket["data_segments_in"], socket["data_segments_out"]
+        return bool(arrived > answered > 0 or (arrived > answered == 0 and received >= _LONG_MS))
     return bool(0 <= received < sent)
 
 
