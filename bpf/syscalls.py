@@ -44,6 +44,9 @@ close | file meta closes sends fd=0
 unlink rmdir mkdir mknod chmod chown lchown stat lstat access readlink statfs utimes | file meta path=0
 unlinkat mkdirat mknodat fchmodat fchmodat2 fchownat newfstatat statx faccessat faccessat2 | file meta dir=0 path=1
 readlinkat utimensat | file meta dir=0 path=1
+setxattr lsetxattr getxattr lgetxattr listxattr llistxattr removexattr lremovexattr | file meta path=0
+setxattrat getxattrat listxattrat removexattrat | file meta dir=0 path=1
+fsetxattr fgetxattr flistxattr fremovexattr | file meta fd=0
 rename link | file meta path=0 path2=1
 renameat renameat2 linkat | file meta dir=0 path=1 dir2=2 path2=3
 symlink | file meta path=1

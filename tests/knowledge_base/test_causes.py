@@ -82,6 +82,7 @@ PATH = {
     "frozen_file_system",
     "checked_file_access",
     "whole_file_system_sync",
+    "out_of_memory_hold",
     "traced_process",
     "mapped_file_faults",
     "remote_file_system",

@@ -95,6 +95,9 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("socket", root_wait="events", root_mutual="yes", root_pct=95.0), "held_back_data"),
         (wait("socket", root_wait="events", root_mutual="yes", root_pct=30.0), None),
         (wait("socket_full", root_wait="events", root_mutual="yes", root_pct=95.0), None),
+        (wait("socket", root_wait="socket_full", root_mutual="yes", root_pct=60.0), "slow_transfer"),
+        (wait("socket", root_wait="socket_full", root_object="socket:[7]", root_pct=60.0), "slow_transfer"),
+        (wait("socket", root_wait="socket_full", root_object="db (9)", root_pct=60.0), "slow_peer"),
         (wait("sleep", detail="retry newfstatat ENOENT"), "awaited_file"),
         (wait("poll", detail="retry openat EEXIST"), "awaited_file"),
         (wait("sleep", code="FileBaton.wait (torch/utils/file_baton.py:50)"), "awaited_file"),
@@ -138,6 +141,11 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("file", detail="syncfs ext4"), "whole_file_system_sync"),
         (wait("file", detail="sync"), "whole_file_system_sync"),
         (wait("file", detail="sync_file_range ext4"), None),
+        (hung("memory", detail="full"), "out_of_memory_hold"),
+        (wait("memory", detail="full"), None),
+        (hung("memory"), None),
+        (wait("cpu", detail="real_time_limit"), "cgroup_cpu_throttling"),
+        (wait("socket", root_wait="cpu", root_detail="real_time_limit", root_pct=90.0), "cgroup_cpu_throttling"),
         (hung("traced"), "traced_process"),
         (wait("page_fault", detail="ext4"), "mapped_file_faults"),
         (wait("file", detail="read ext4"), "slow_file_read"),
@@ -194,6 +202,8 @@ def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
         (wait("running", 30.0, role="compile", mode="user"), "it is slow", "compiling"),
         (hung("terminal", detail="read"), "it hangs", "waiting_for_person"),
         (hung("queue", standstill="yes"), "it hangs", "nobody_works"),
+        (hung("pipe", role="subprocess", root_wait="sleep", root_by="smi (9)"), "it hangs", "child_process_per_step"),
+        (hung("child", root_wait="file", root_by="smi (9)"), "it hangs", "child_process_per_step"),
         (hung("join", standstill="yes", root_wait="queue"), "it hangs", "nobody_works"),
         (hung("events", standstill="yes", role="event_loop"), "it hangs", "nobody_works"),
         (finding("path.pause", count=4, window_pct=4.6), "stops and goes every few seconds", "recurring_pause"),
@@ -315,6 +325,17 @@ def test_what_limits_the_connection_is_named_before_its_peer(kind: str, cause: s
     assert leader(wait("socket", root_wait="events", root_pct=90.0), limit) == cause
     assert leader(wait("socket", root_wait="running", root_pct=40.0), limit) == cause
     assert leader(wait("socket", root_wait="running", root_pct=90.0), limit) == "slow_peer"
+
+
+@pytest.mark.parametrize("error", ["EROFS", "EIO", "ESTALE", "ENOTCONN"])
+def test_a_file_system_that_returns_errors_is_named_before_the_sleeps_between_attempts(error: str) -> None:
+    row = wait("sleep", 95.0, detail=f"retry openat {error}", function="save (train.py:9)")
+    words = {"syscall": "openat", "error": error, "path": "/data/last.pt"}
+    failed = finding("syscall.failed", id="f", words=words, count=20, rate=2.0)
+    assert leader(row, failed, symptom="saving hangs") == "failing_file_system"
+    assert leader(row, failed) == "failing_file_system"
+    socket = finding("syscall.failed", id="f", words={"syscall": "sendto", "error": error}, count=20, rate=2.0)
+    assert leader(row, socket) is None
 
 
 def test_softirqs_that_run_in_a_thread_take_the_cpu_as_those_in_handlers_do() -> None:

@@ -79,6 +79,8 @@ class Sockets:
                 self._unix[one.inode] = one
                 if one.peer:
                     self.peers[one.inode] = one.peer
+                for client in one.pending:
+                    self.peers.setdefault(client, one.inode)
         self._inet |= {one.inode: one for one in found if one.inode}
         self.peers |= mirrored(found)
         return [one for one in found if not one.local.loopback]

@@ -27,8 +27,8 @@ _UNIX_REQUEST = struct.Struct("=BBHIIIII")
 _INET_BYTES, _UNIX_BYTES = 72, 16
 _INFO = 2  # INET_DIAG_INFO
 _WITH_INFO = 1 << _INFO - 1
-_UNIX_NAME, _UNIX_PEER, _UNIX_QUEUES = 0, 2, 4
-_UNIX_SHOW = 1 | 4 | 16  # name, peer, queues
+_UNIX_NAME, _UNIX_PEER, _UNIX_PENDING, _UNIX_QUEUES = 0, 2, 3, 4
+_UNIX_SHOW = 1 | 4 | 8 | 16  # name, peer, pending connections, queues
 _MAPPED = bytes(10) + b"\xff\xff"
 
 # include/net/tcp_states.h
@@ -131,7 +131,8 @@ class InetSocket:
 
 
 class UnixSocket(NamedTuple):
-    """A unix socket. `peer`: inode of the other end, 0 if it has none. `name`: path, ``@name`` of an abstract one."""
+    """A unix socket. `peer`: inode of the other end, 0 if it has none. `name`: path, ``@name`` of an abstract one.
+    `pending`: of a listening one, inodes of the clients that it has not accepted yet; these have no peer."""
 
     inode: int
     peer: int
@@ -140,6 +141,7 @@ class UnixSocket(NamedTuple):
     name: bytes
     receive_queue: int
     send_queue: int
+    pending: tuple[int, ...] = ()
 
 
 class Channels:
@@ -216,7 +218,9 @@ def unix_socket(body: bytes) -> UnixSocket:
     queues = found.get(_UNIX_QUEUES, b"").ljust(8, b"\0")
     received, sent = struct.unpack_from("=II", queues)
     peer = int.from_bytes(found.get(_UNIX_PEER, b"")[:4], "little")
-    return UnixSocket(inode, peer, TYPES.get(kind, str(kind)), state, name, received, sent)
+    waiting = found.get(_UNIX_PENDING, b"")
+    pending = tuple(number for (number,) in struct.iter_unpack("=I", waiting[: len(waiting) & ~3]) if number)
+    return UnixSocket(inode, peer, TYPES.get(kind, str(kind)), state, name, received, sent, pending)
 
 
 def mirrored(sockets: list[InetSocket]) -> Mapping[int, int]:

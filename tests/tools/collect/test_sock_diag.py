@@ -67,6 +67,8 @@ def test_unix_sockets() -> None:
     peer = struct.pack("=HHI", 8, 2, 78)
     found = unix_socket(head + name + peer)
     assert (found.inode, found.peer, found.type, found.name) == (77, 78, "stream", b"@abcd")
+    pending = struct.pack("=HHIIIH", 4 + 12, 3, 80, 0, 81, 0)
+    assert unix_socket(head + pending).pending == (80, 81)
     assert unix_socket(head + b"\xff\xff\0\0").peer == 0
 
 
@@ -77,6 +79,12 @@ def test_an_invalid_message_ends_the_reply(raw: bytes) -> None:
 
 def test_real_sockets() -> None:
     pair = socket.socketpair()
+    waiting = socket.socket(socket.AF_UNIX)
+    waiting.bind(f"\0{os.getpid()}-waits")
+    waiting.listen()
+    early = socket.socket(socket.AF_UNIX)
+    early.connect(waiting.getsockname())
+    listening, client_ino = (os.fstat(s.fileno()).st_ino for s in (waiting, early))
     server = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(server.getsockname())
     accepted, _ = server.accept()
@@ -88,8 +96,9 @@ def test_real_sockets() -> None:
         unix = {found.inode: found for found in channels.unix()}
     finally:
         channels.close()
-        for one in (*pair, server, client, accepted):
+        for one in (*pair, server, client, accepted, waiting, early):
             one.close()
+    assert unix[listening].pending == (client_ino,)
     assert unix[inodes[0]].peer == inodes[1]
     assert mirrored(list(tcp.values()))[inodes[2]] == inodes[3]
     assert tcp[inodes[3]].queues[0] == 100

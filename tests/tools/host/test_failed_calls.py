@@ -38,6 +38,7 @@ def failed(scene: Scene, **how: object) -> list[Finding]:
         ("EAGAIN", 10_000, None, "read"),
         ("EAGAIN", 3, Severity.MAJOR, "clone3"),
         ("EADDRNOTAVAIL", 3, Severity.MINOR, "connect"),
+        ("ENOTCONN", 3, Severity.MINOR, "newfstatat"),
     ],
 )
 def test_errors_that_mean_trouble_are_findings(error: str, count: int, severity: Severity | None, syscall: str) -> None:
@@ -46,6 +47,13 @@ def test_errors_that_mean_trouble_are_findings(error: str, count: int, severity:
     if severity is not None:
         assert finding.attributes == {"syscall": syscall, "error": error, "path": "/data/chk_7.bin"}
         assert (finding.subject.path, finding.metrics["count"]) == ("/data/chk_7.bin", count)
+
+
+def test_a_socket_that_is_not_connected_is_no_fault() -> None:
+    scene = failing("ENOTCONN", 100, "getpeername")
+    scene.tables["syscalls.failures"][0] |= {"file": -1, "object": "socket:[7]"}
+    (finding,) = failed(scene)
+    assert finding.polarity is Polarity.NORMAL
 
 
 def test_without_the_table_or_with_losses_nothing_is_ruled_out() -> None:

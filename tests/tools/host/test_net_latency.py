@@ -163,6 +163,13 @@ def test_data_that_is_never_acknowledged() -> None:
     assert (finding.kind, finding.attributes["answer"]) == ("net.no_answer", "unreachable")
 
 
+def test_data_that_is_never_acknowledged_between_two_attempts() -> None:
+    lost = QUIET | {"lost": (1, 1), "unacked": 1, "send_queue": 400}
+    (finding,), _ = scene(10_000, **lost, last_sent_ms=19_000, last_received_ms=22_500)
+    assert (finding.kind, finding.attributes["answer"]) == ("net.no_answer", "unreachable")
+    assert "retransmits" not in finding.metrics
+
+
 # Ten requests for 400 kB each over 8 Mbit/s: data arrives every millisecond or two, and 100 ms after it was asked for.
 FETCHES = {
     "options": 1,

@@ -17,6 +17,8 @@ _REPEATED = frozenset(
 _REPEATS = 3
 # Calls that take locks of files, and their errors if another process has it.
 _FILE_LOCKS, _HELD = frozenset({"fcntl", "flock"}), frozenset({"EAGAIN", "EACCES"})
+# Error of calls on files whose FUSE daemon has ended (fs/fuse/dev.c). Of sockets that are not connected it is normal.
+_NO_DAEMON = "ENOTCONN"
 # Calls that start processes or threads, and their error if there may be no more.
 _STARTS, _NO_MORE = frozenset({"clone", "clone3", "fork", "vfork"}), "EAGAIN"
 _FINDINGS = 8
@@ -85,7 +87,7 @@ def _grade(row: FailureRow) -> Severity:
         return Severity.MAJOR
     if row.syscall in _STARTS and row.error == _NO_MORE:
         return Severity.MAJOR
-    repeated = row.error in _REPEATED or is_held_lock(row)
+    repeated = row.error in _REPEATED or is_held_lock(row) or (row.error == _NO_DAEMON and row.path.startswith("/"))
     return Severity.MINOR if repeated and row.count >= _REPEATS else Severity.INFO
 
 

@@ -14,7 +14,8 @@ _CLASSES: dict[FileClass, str] = {
         "open openat openat2 creat close unlink unlinkat rename renameat renameat2 truncate ftruncate fallocate "
         "stat lstat fstat newfstatat statx mkdir mkdirat rmdir link linkat symlink symlinkat readlink readlinkat "
         "access faccessat faccessat2 chmod fchmod fchmodat chown lchown fchown fchownat utimensat getdents getdents64 "
-        "statfs fstatfs setxattr fsetxattr getxattr fgetxattr"
+        "statfs fstatfs setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr "
+        "removexattr lremovexattr fremovexattr setxattrat getxattrat listxattrat removexattrat"
     ),
 }
 

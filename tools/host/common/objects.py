@@ -68,6 +68,15 @@ class Objects:
                     return True
         return False
 
+    def sole_connection(self, pid: int, other: int) -> bool:
+        """Return whether two processes share no more than one connection on this host at a time."""
+        at: list[int] = []
+        for socket in self.sockets.values():
+            end = self.sockets.get(socket["peer"]) if socket["pid"] == pid and socket["peer"] > 0 else None
+            if end is not None and end["pid"] == other:
+                at.append(socket["at_ns"])
+        return len(set(at)) == len(at)
+
     def connected_processes(self, pid: int) -> dict[int, str]:
         """Return the processes of this host to which process `pid` has connections, with their commands."""
         ends = (self.sockets.get(s["peer"]) for s in self.sockets.values() if s["pid"] == pid and s["peer"] > 0)
@@ -212,22 +221,30 @@ class Objects:
         return any(s["state"] == "listen" or (s["state"] == "established" and self.is_accepted(s)) for s in own)
 
     def requests_in_flight(self, pid: int) -> int | None:
-        """Return how many connections of the server process `pid` received data and have sent nothing since; None if
-        its sockets are unknown. Compares tcp_info's times since data was last received and sent. A client that sends
-        its next request at the answer leaves both times equal: then more segments arrived than were sent.
+        """Return how many connections of the server process `pid` received data and have sent nothing since, with those
+        that wait to be accepted; None if its sockets are unknown. Compares tcp_info's times since data was last
+        received and sent. A client that sends its next request at the answer leaves both times equal: then more
+        segments arrived than were sent. So does the first request of a connection; it counts once it has waited long.
         """
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
             return None
         ports = self._ports(pid)
         served = [s for s in own if s["state"] == "established" and _port(s["local"]) in ports]
-        return sum(1 for s in served if s["recv_queue"] > 0 or _is_unanswered(s))
+        # of a socket that listens, the receive queue is the number of these connections (sock_diag(7))
+        waiting = sum(max(s["recv_queue"], 0) for s in own if s["state"] == "listen")
+        return waiting + sum(1 for s in served if s["recv_queue"] > 0 or _is_unanswered(s))
+
+
+# A server that handles requests as they come has some in flight at any moment; one that waits this long is late.
+_LONG_MS = 1000
 
 
 def _is_unanswered(socket: dict[str, Any]) -> bool:
     received, sent = socket["last_received_ms"], socket["last_sent_ms"]
     if received == sent >= 0:
-        return bool(socket["data_segments_in"] > socket["data_segments_out"] > 0)
+        arrived, answered = socket["data_segments_in"], socket["data_segments_out"]
+        return bool(arrived > answered > 0 or (arrived > answered == 0 and received >= _LONG_MS))
     return bool(0 <= received < sent)
 
 

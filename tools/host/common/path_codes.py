@@ -28,11 +28,13 @@ WAITS = MappingProxyType(
         "file_lock": "for flock or fcntl",
         "page_fault": "for a page of a mapped file",
         "swap": "for a page in the swap area",
-        "memory": "for memory to be reclaimed, or for dirty pages to be written",
+        "memory": "for memory to be reclaimed, or for dirty pages to be written; detail: full (its cgroup is at its "
+        "limit, and nothing is killed)",
         "cpu": "runnable, for a CPU; by: who ran there; detail: own (threads of its job), others, real_time, "
         "pinned (other CPUs are idle), own_pinned (own threads, more than the CPUs that they may use), "
         "own_cpuset (the same, by the cpuset of their cgroup), confined (others, on the few CPUs that it may use), "
-        "own_shared (own threads, although no more than the CPUs)",
+        "own_shared (own threads, although no more than the CPUs), real_time_limit (nobody that may go "
+        "before it: it has a real-time policy, whose time in each period is used up)",
         "quota": "runnable, while its cgroup has used up its CPU quota",
         "device": "for an accelerator (stream, event or device synchronise, blocking copy)",
         "collective": "for other ranks, in a collective or a barrier of ranks",
@@ -50,6 +52,9 @@ WAITS = MappingProxyType(
     }
 )
 """Values of `wait` and `root_wait`: the thread waits ..."""
+
+FULL = "full"
+"""Detail of a wait for memory of a cgroup at its limit, of which nothing can be reclaimed and nothing is killed."""
 
 RETRY = "retry"
 """First word of the detail of a sleep between failing calls that are tried again, or of running in a loop of them; call

@@ -82,6 +82,8 @@ class Timeline:
     short: list[ShortWaits] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     alive: tuple[int, int] = (0, 0)
+    new: bool = False
+    """Whether it started within the window: a thread of the target that the first reading lacks."""
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -158,6 +160,7 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
     for row in segments.iter_rows(named=True):
         wait = reader.wait(row)
         line = found.setdefault(row["tid"], Timeline(row["pid"], row["tid"], row["comm"]))
+        line.comm = row["comm"]  # the latest: a child has its parent's name until it executes a program
         if line.waits and wait.start_ns < line.waits[-1].end_ns:
             continue  # waits of a thread cannot overlap
         line.waits.append(wait)
@@ -397,3 +400,4 @@ def _set_alive(recording: Recording, found: Mapping[int, Timeline]) -> None:
         if not known and not readings:
             from_start = to_end = True
         line.alive = (0 if from_start else begin, window if to_end else end)
+        line.new = known and not from_start

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from whystall.tools.collect.tables import FD_UNREAD
 from whystall.tools.host.common.held import ENDED, HELD_STATES, HELD_WAITS
+from whystall.tools.host.common.path_codes import FULL
 from whystall.tools.host.common.places import Place
 from whystall.tools.host.common.timelines import Wait
 
@@ -83,6 +84,9 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("device", ("nvidia_ioctl", "nvidia_unlocked_ioctl", "uvm_ioctl", "amdgpu_drm_ioctl", "kfd_ioctl")),
 )
 _KIND_OF = {function: (rank, kind) for rank, (kind, names) in enumerate(_KERNEL) for function in names}
+# A thread waits until memory of its cgroup is freed: nothing is killed (memory.oom_control), or what was killed has not
+# ended (mm/memcontrol-v1.c).
+_NOTHING_KILLED = "mem_cgroup_oom_synchronize"
 # Remote file systems and processes that serve or check accesses, by functions in which their requests wait.
 _REMOTE = {
     "request_wait_answer": "fuse",
@@ -252,6 +256,8 @@ def _wait_kind(wait: Wait, gil_words: Collection[int], lock_words: Collection[in
         if kind == "start_process" and wait.syscall in _CHILDREN:
             return Kind("child")
         if kind not in ("child", "start_process", "events") or wait.syscall not in _FUTEX:
+            if kind == "memory" and _NOTHING_KILLED in names:
+                return Kind(kind, FULL)
             return Kind(kind, _remote(names) if kind in ("memory", "file_lock") else _of_terminal(kind, wait))
     if remote := _remote(names):
         return Kind("file", " ".join(filter(None, (wait.syscall, remote))))

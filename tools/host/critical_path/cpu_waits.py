@@ -11,7 +11,13 @@ import polars as pl
 
 from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.host.common.timelines import Timeline
-from whystall.tools.host.critical_path.real_time import RealTimeThread, cpus_of, kept_waiting_by, real_time_threads
+from whystall.tools.host.critical_path.real_time import (
+    RealTimeThread,
+    cpus_of,
+    kept_waiting_by,
+    real_time_limited,
+    real_time_threads,
+)
 from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
 from whystall.tools.recording.store import Recording
@@ -79,6 +85,9 @@ def who_had_cpus(recording: Recording, world: World, line: Timeline, row: Row) -
         for hog in hogs:
             row.by[hog.pid, hog.comm] += hog.run_ns
         return "real_time"
+    if real_time_limited(recording, line, hogs, row.total_ns):
+        row.by = Counter()  # ordinary threads run in the meantime, and are not what it waits for
+        return "real_time_limit"
     known = row.by.total()
     if known < _MOSTLY * row.total_ns:
         return ""

@@ -113,9 +113,9 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         job, process = world.ranks.job(subject.pid or 0), world.pid_of(step.tid)
         attributes["root_outside"] = "yes" if process > 0 and process not in job else ""
         attributes["root_in_turn"] = "yes" if row.code == "collective" and _waits_in_turn(world, row, process) else ""
-        mutual = step.detail == MUTUAL or (
-            row.code in ("socket", "socket_full") and _awaits(world, step, subject.pid or 0)
-        )
+        # two senders may also wait for each other, each since the other one does not read
+        linked = row.code == "socket" or (row.code == "socket_full" and step.code != "socket_full")
+        mutual = step.detail == MUTUAL or (linked and _awaits(world, step, subject.pid or 0))
         attributes["root_mutual"] = "yes" if mutual else ""
         attributes["root_mode"] = step.mode if step.code == RUNNING else ""
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
@@ -137,9 +137,13 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
 
 
 def _awaits(world: World, step: Step, pid: int) -> bool:
-    """Return whether `step` is a wait for data from process `pid`, over a connection between both."""
-    peer = world.objects.peer(step.object) if step.code in ("socket", "events") else None
-    return peer is not None and peer["pid"] == pid
+    """Return whether `step` is a wait for data from process `pid`, or for room to send to it, over a connection between
+    both."""
+    peer = world.objects.peer(step.object) if step.code in ("socket", "socket_full", "events") else None
+    if peer is None or peer["pid"] != pid:
+        return False
+    # over a second connection it may send what the other one does not read
+    return step.code != "socket_full" or world.objects.sole_connection(world.pid_of(step.tid), pid)
 
 
 def _waits_in_turn(world: World, row: Row, process: int) -> bool:
@@ -223,7 +227,10 @@ def _awaited_label(world: World, row: Row, step: Step) -> str:
 
 
 def _is_presumed(world: World, line: Timeline, row: Row, other: Timeline) -> bool:
-    """Return whether most of the row has not ended, and its chain reaches the process of `other` by a presumed step."""
+    """Return whether most of the row timed out, so that nobody ended it, or has not ended and its chain reaches the
+    process of `other` by a presumed step."""
+    if row.timed_ns >= _MOSTLY * row.total_ns:
+        return True
     if row.open_ns < _OPEN * row.total_ns:
         return False
     waiting = {line.tid, *(step.tid for step in row.chain())}

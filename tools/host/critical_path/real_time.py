@@ -12,6 +12,7 @@ from whystall.tools.collect.ftrace.cpus import parse_cpus
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.host.common.findings import finding, window
+from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.recording.store import Recording
 
 # Share of the CPU time of others, on the CPUs that the thread may use, from which on real-time threads are to blame:
@@ -21,6 +22,9 @@ _MOSTLY_REAL_TIME = 0.7
 _COVERS = 0.5
 # Share of a wait after which one of them was seen on the CPU.
 _SEEN = 0.7
+# Real-time threads that ran for less than this share of a wait did not cause it.
+_LITTLE = 0.1
+_LIMITED = frozenset({"fifo", "rr"})
 _MOST_FINDINGS = 4
 _LEAST_PCT = 1.0
 
@@ -71,6 +75,18 @@ def kept_waiting_by(
     others = _used_by_others(recording, cpus)
     total = used.total()
     return others > 0 and total >= _MOSTLY_REAL_TIME * others and total >= _COVERS * waited_ns * cpus
+
+
+def real_time_limited(recording: Recording, line: Timeline, others: list[RealTimeThread], waited_ns: int) -> bool:
+    """Return whether thread `line` has a real-time policy, and `others`, the real-time threads on its CPUs, ran too
+    little to keep it waiting for `waited_ns`.
+
+    Ordinary threads never do (sched(7)), so that the limit of real-time threads is reached: kernel.sched_rt_runtime_us
+    or, with CONFIG_RT_GROUP_SCHED, cpu.rt_runtime_us of a cgroup (Documentation/scheduler/sched-rt-group.rst).
+    """
+    ran = sum(max(thread.run_ns, 0) for thread in others)
+    known = any(one.tid == line.tid and one.policy in _LIMITED for one in real_time_threads(recording, frozenset()))
+    return known and ran < _LITTLE * waited_ns
 
 
 def real_time_findings(threads: list[RealTimeThread], window_ns: int) -> list[Finding]:

@@ -29,7 +29,7 @@ _AROUND_NS = 10_000_000
 _LACKS = 0.3
 # Why a thread has no CPU although its job does not use them up.
 PINNED = "pinned"
-KEPT_OFF = ("others", "confined", PINNED, "real_time")
+KEPT_OFF = ("others", "confined", PINNED, "real_time", "real_time_limit")
 """Details of steps without a CPU."""
 # Rows with less of the running time have too few samples to show that they grow.
 _JUDGED = 0.05
@@ -50,8 +50,9 @@ class Row:
     `interpreted_ns`: time in the bytecode of Python, or in what the interpreter does for it, None: not known. `growth`:
     see `growth_of`. `cpus`: the only ones that the thread may use, if its waits depend on that. `between`,
     `between_object`: of a sleep, `path_codes.ASKS` and so on, and the peer or file, if the thread does no more between
-    two sleeps, which takes `between_ns`. `killed_ns`: see `explain_kills`. `standstill`: all threads of the job wait
-    for each other."""
+    two sleeps, which takes `between_ns`. `killed_ns`: see `explain_kills`. `timed_ns`: of its waits for other threads,
+    those that timed out, whoever ended the last one of a series. `standstill`: all threads of the job wait for each
+    other."""
 
     code: str
     mode: str = ""
@@ -78,6 +79,7 @@ class Row:
     between_object: str = ""
     between_ns: int = 0
     killed_ns: int = 0
+    timed_ns: int = 0
     standstill: bool = False
     first_ns: int = -1
     last_ns: int = 0
@@ -300,6 +302,9 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
             row.asked.append(wait.asked_ns)
         if wait.open:
             row.open_ns = max(row.open_ns, blocked)
+        # a waiter for the interpreter lock times out every 5 ms, whoever holds it
+        if wait.context == "timer" and wait.asked_ns > 0 and code not in (*ENDED_BY_TIME, "interpreter_lock"):
+            row.timed_ns += blocked
         other = world.waker(line, wait, kind.code)
         if other is not None and code not in ENDED_BY_TIME:
             row.by[other.tid, other.comm] += blocked

@@ -498,6 +498,14 @@ class World:
         """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits, or
         the nearest sample. A thread that was mostly in waits too short to be recorded singly did not run."""
         begin, stop = line.alive
+        if line.new and start < begin < end:
+            yield from self._ran(line, start, begin, path)
+            start = begin
+        before = end <= begin or line.tid not in self.lines
+        starter = self._starter(line) if before and len(path) < _DEPTH else None
+        if starter is not None and starter.tid not in path:
+            yield from self.answers(starter, start, end, (*path, line.tid))
+            return
         if line.tid not in self.lines or end <= begin or start >= stop:  # its time was not recorded
             yield (Step(line.tid, "unknown", "", "", "", ""),), end - start
             return
@@ -519,6 +527,15 @@ class World:
             steps[Step(line.tid, code or RUNNING, mode, detail, sample.place.line, "")] += 1
         for step, count in steps.items():
             yield (step,), (end - start) * count // len(samples)
+
+    def _starter(self, line: Timeline) -> Timeline | None:
+        """Return the main thread of the process of a thread that started within the window: what it did before delayed
+        that start. None for main threads, and for others that may have been there all along.
+
+        A thread of the target without any record has not ended a wait yet, so that it has just started.
+        """
+        started = line.new or (line.tid not in self.lines and line.pid in self.target)
+        return self.lines.get(line.pid) if started and line.tid != line.pid else None
 
     def _waited_briefly(
         self, line: Timeline, brief: Wait, code: str, start: int, end: int, path: tuple[int, ...]

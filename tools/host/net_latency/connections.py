@@ -52,6 +52,8 @@ class Connection:
     rwnd_limited_pct: float | None
     sndbuf_limited_pct: float | None
     unacked: int | None
+    lost: int | None
+    """Segments that counted as lost at both readings: no acknowledgement has arrived in between."""
     recv_queue: int
     send_queue: int
     silent_ms: float | None
@@ -226,6 +228,7 @@ def _connection(
         rwnd_limited_pct=share("rwnd_limited_us"),
         sndbuf_limited_pct=share("sndbuf_limited_us"),
         unacked=known("unacked"),
+        lost=None if ended or before is None else max(0, min(row["lost"], before["lost"])),
         recv_queue=max(0, row["recv_queue"]),
         send_queue=max(0, row["send_queue"]),
         silent_ms=float(silent) if silent is not None and row["bytes_received"] > 0 else None,

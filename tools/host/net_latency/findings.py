@@ -93,16 +93,20 @@ def _place(connection: Connection, own: Sequence[NetWait], known: ThreadStates) 
 
 
 def _no_answer(connection: Connection, own: Sequence[NetWait], place: dict[str, str], window_ns: int) -> Finding | None:
-    """Return a finding if the peer is silent or unreachable. Silent: nothing is in flight, and nothing was received
-    since data was last sent. Unreachable: data in flight is retransmitted and never acknowledged."""
+    """Return a finding if the peer is silent or unreachable.
+
+    Silent: nothing is in flight, and nothing was received since data was last sent. Unreachable: data in flight is
+    retransmitted and never acknowledged; the pauses between two attempts grow up to 120 s (RFC 6298, section 5.5;
+    TCP_RTO_MAX), so that none may fall into the window.
+    """
     if connection.serves or connection.unacked is None or connection.ended or connection.received_bytes:
         return None
     silent, sent = connection.silent_ms, connection.sent_ago_ms
     if connection.state not in _OPEN or sent is None:
         return None
     metrics: dict[str, float | None] = {"silent_s": None if silent is None else silent / 1e3}
-    if connection.unacked and connection.retransmits and not connection.sent_bytes:
-        metrics |= {"unacked": connection.unacked, "retransmits": connection.retransmits}
+    if connection.unacked and (connection.retransmits or connection.lost) and not connection.sent_bytes:
+        metrics |= {"unacked": connection.unacked, "retransmits": connection.retransmits or None}
         attributes = {**place, "answer": "unreachable"}
         return finding("net.no_answer", _subject(connection), window(window_ns), metrics, Severity.CRITICAL, attributes)
     if connection.state != "established" or connection.unacked or connection.send_queue:

@@ -171,6 +171,8 @@ def test_an_access_that_another_process_must_allow_or_serve_is_told_from_a_slow_
     served = "handle_userfault do_anonymous_page handle_mm_fault asm_exc_page_fault"
     assert wait_kind(made("openat", opening, state="D")) == Kind("file", "openat fanotify")
     assert wait_kind(made("", served)) == Kind("page_fault", "userfaultfd")
+    full = "mem_cgroup_oom_synchronize __pagefault_out_of_memory mm_fault_error do_user_addr_fault exc_page_fault"
+    assert wait_kind(made("", full)) == Kind("memory", "full")
 
 
 # Decided from more than one wait, or from its socket or cgroup.

@@ -104,6 +104,12 @@ def test_a_real_time_thread_that_was_seen_on_the_cpu_is_blamed_no_longer_than_it
     assert judged(hog(waiting(HOG, "spinner"), 0.1, "0"))[0].detail == "others"
 
 
+@pytest.mark.parametrize(("other", "detail"), [(0.01, "real_time_limit"), (0.5, "others")])
+def test_ordinary_processes_do_not_keep_a_real_time_thread_waiting(other: float, detail: str) -> None:
+    scene = hog(hog(waiting(99, "stress", ms=850), 0.15, "0-1", PID), other, "0")
+    assert judged(scene)[0].detail == detail
+
+
 def test_a_list_of_cpus_that_is_none_is_unknown() -> None:
     row, _ = judged(bound(waiting(99, "stress"), "0-99999999"))
     assert (row.detail, row.cpus) == ("others", "")

@@ -65,6 +65,20 @@ def test_workers_that_come_and_go_within_the_window_are_told_from_those_that_sta
     assert waits.attributes.get("brief") == brief
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_thread_that_starts_late_is_followed_to_the_main_thread_of_its_process(recorded: bool) -> None:
+    scene = Scene().thread(user=5).thread(77, "loader", pid=77).thread(OTHER, "feeder", pid=77)
+    late = [one for one in scene.tables["proc.threads"] if one["tid"] != OTHER or recorded * one["at_ns"] >= 9e9]
+    scene.tables["proc.threads"] = late
+    scene.wait(0.5, 8_900, "read", "/data/index.bin", tid=77, state="D", user=DECODE, runnable_ns=0)
+    if recorded:
+        scene.wait(9.4, 200, "futex", tid=OTHER, user=MAIN, runnable_ns=0)
+    scene.wait(0.5, 9_200, "futex", lock=64, waker=(77, OTHER, "feeder"), context="task", user=MAIN, runnable_ns=0)
+    found = row(account_of(scene), "queue")
+    assert (found.root, found.root_what, found.root_line) == ("loader (77)", "file", "decode (data.py:17)")
+    assert found.root_pct == pytest.approx(100 * 8_900 / 9_200, abs=0.5)
+
+
 @pytest.mark.parametrize(("killed", "words"), [(10, "yes"), (4, None)])
 def test_waits_for_children_that_were_killed_are_told_from_others(killed: int, words: str | None) -> None:
     scene = Scene().process(PID, "train").thread(user=30)
@@ -91,6 +105,20 @@ def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
     found = row(account_of(scene), "interpreter_lock")
     assert found.by == "burner (4101)"
     assert found.root_what == "running"
+
+
+@pytest.mark.parametrize(("ends", "confirms"), [("timer", False), ("task", True)])
+def test_waits_that_time_out_show_no_link_to_who_ends_the_last_one(ends: str, confirms: bool) -> None:
+    scene = Scene().thread(user=10).thread(OTHER, "submit")
+    waker = (PID, OTHER, "submit")
+    for second in range(12):
+        scene.wait(second, 500, "futex", asked_ns=500_000_000, user=MAIN, context=ends, waker=waker, runnable_ns=0)
+        last = {"context": "task", "waker": waker, "runnable_ns": 0}
+        scene.wait(second + 0.501, 20, "futex", asked_ns=500_000_000, user=MAIN, **last)
+        scene.wait(second, 600, "clock_nanosleep", tid=OTHER, user=("submit (cond.py:9)",), runnable_ns=0)
+    found = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).findings
+    (waker_row,) = (f for f in found if f.kind == "path.waker" and f.attributes.get("wait") == "sleep")
+    assert ("via" in waker_row.attributes) is confirms
 
 
 def test_a_thread_that_keeps_the_interpreter_lock_while_it_sleeps_is_found_by_whom_it_woke() -> None:
@@ -358,16 +386,25 @@ def test_a_server_in_c_has_a_loop_too() -> None:
 
 @pytest.mark.parametrize(
     ("received", "sent", "segments", "unanswered"),
-    [(5, 90, (3, 2), 1), (90, 5, (3, 3), 0), (40, 40, (4, 3), 1), (40, 40, (3, 3), 0), (40, 40, (-1, -1), 0)],
-    ids=["received last", "sent last", "next request at the answer", "answered at once", "segments not known"],
+    [
+        pytest.param(5, 90, (3, 2), 1, id="received last"),
+        pytest.param(90, 5, (3, 3), 0, id="sent last"),
+        pytest.param(40, 40, (4, 3), 1, id="next request at the answer"),
+        pytest.param(40, 40, (3, 3), 0, id="answered at once"),
+        pytest.param(40, 40, (-1, -1), 0, id="segments not known"),
+        pytest.param(40, 40, (1, 0), 0, id="first request"),
+        pytest.param(4000, 4000, (1, 0), 1, id="first request that waits long"),
+    ],
 )
 def test_requests_in_flight(received: int, sent: int, segments: tuple[int, int], unanswered: int) -> None:
-    listens = {"inode": 1, "pid": PID, "state": "listen", "local": "0.0.0.0:80"}
+    listens = {"inode": 1, "pid": PID, "state": "listen", "local": "0.0.0.0:80", "recv_queue": 0}
     accepted = {"pid": PID, "state": "established", "local": "10.0.0.1:80", "recv_queue": 0}
     times = {"last_received_ms": received, "last_sent_ms": sent}
     counts = dict(zip(("data_segments_in", "data_segments_out"), segments, strict=True))
     objects = Objects(recorded=True, sockets={1: listens, 2: {"inode": 2, **accepted, **times, **counts}})
     assert objects.requests_in_flight(PID) == unanswered
+    listens["recv_queue"] = 3
+    assert objects.requests_in_flight(PID) == unanswered + 3
 
 
 @pytest.mark.parametrize("reads", [False, True])

@@ -95,6 +95,27 @@ def test_threads_of_the_own_process_that_share_the_work_count_as_one(threads: in
     assert found.root.endswith(f"+{threads - 1}") == (threads > 1)
 
 
+@pytest.mark.parametrize(("second", "mutual"), [(False, "yes"), (True, None)])
+def test_a_sender_without_room_is_held_by_the_link_if_the_receiver_waits_for_its_only_connection(
+    second: bool, mutual: str | None
+) -> None:
+    scene = Scene().thread(user=5).process(PID, "train").thread(PEER, "server", pid=PEER).process(PEER, "server")
+    for number in range(1 + second):
+        ends = {"local": f"127.0.0.1:400{number}", "remote": "127.0.0.1:80", "protocol": "tcp", "state": "established"}
+        scene.seen("sockets", inode=501 + 2 * number, pid=PID, peer=502 + 2 * number, **ends)
+        back = ends | {"local": ends["remote"], "remote": ends["local"]}
+        scene.seen("sockets", inode=502 + 2 * number, pid=PEER, peer=501 + 2 * number, **back)
+    for number in range(24):
+        waker = {"waker": (PEER, PEER, "server"), "context": "network", "waker_syscall": "sendto"}
+        fetch, serve = ("fetch (train.py:3)",), ("serve (serve.py:7)",)
+        scene.wait(number / 2, 400, "recvfrom", object="socket:[501]", user=fetch, runnable_ns=0, **waker)
+        sends = {"object": "socket:[502]", "user": serve, "context": "network", "runnable_ns": 0}
+        scene.wait(number / 2, 399, "sendto", tid=PEER, stack=("sk_stream_wait_memory",), **sends)
+    _, findings = account_of(scene)
+    (waits,) = [f for f in findings if f.kind == "path.wait" and f.attributes["wait"] == "socket"]
+    assert (waits.attributes["root_wait"], waits.attributes.get("root_mutual")) == ("socket_full", mutual)
+
+
 @pytest.mark.parametrize(("object", "mutual"), [("socket:[502]", "yes"), ("socket:[900]", None)])
 @pytest.mark.parametrize(
     ("call", "wait", "by"),
