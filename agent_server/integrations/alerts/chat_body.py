@@ -38,11 +38,12 @@ def item_of(body: Mapping[str, Any]) -> dict[str, str] | None:
     lines = list(dict.fromkeys(_lines(body)))[:_LINES]
     if not lines:
         return None
-    title, tags = lines[0], []
+    title = lines[0]
+    tags: list[str] = []
     while (tag := _TAG.match(title)) is not None:
         tags.append(tag["tag"])
         title = title[tag.end() :]
-    fields = {found["name"]: found["value"] for line in lines if (found := _FIELD.fullmatch(line)) is not None}
+    fields = {part["name"]: part["value"] for line in lines if (part := _FIELD.fullmatch(line)) is not None}
     found = {**fields, "title": title or lines[0], "description": "\n".join(lines)[:_CHARS]}
     states = [*tags, *(fields[name] for name in _STATES if name in fields)]
     found["status"] = "resolved" if any(map(_ENDED.search, states)) else "firing"

@@ -41,12 +41,16 @@ def handled_message(known: Answers, intent: Intent, context: dict[str, Any], lan
     if alerts:
         places = terms_of(" ".join(host for one in alerts for host in hosts_of(things_of(one.alert.labels))))
         tickets = [one for one in tickets if places & terms_of(f"{one.human.title} {one.human.description}")]
-        lines = [say(lang, "look_up.alerts"), *alert_lines(alerts, lang, now), say(lang, "handled.no_ticket")]
-        lines += [
+        stated: list[str] = [
+            say(lang, "look_up.alerts"),
+            *alert_lines(alerts, lang, now),
+            say(lang, "handled.no_ticket"),
+        ]
+        stated += [
             f"- {ticket_line(one, lang)}{say(lang, 'handled.colon')}{_by_whom(known, one, lang)}" for one in tickets
         ]
         listed = [*listed_tickets(alerts), *(one.id for one in tickets)]
-        return Found(outgoing(lang, lines, say(lang, "title.tickets")), listed)
+        return Found(outgoing(lang, stated, say(lang, "title.tickets")), listed)
     if not tickets and (last := context.get("ticket")):
         tickets = [known.kb.tickets.get(str(last))]
     tickets = tickets or known.kb.tickets.list(Wanted(states=LIVE), _READ)
