@@ -51,12 +51,12 @@ def divided(text: str) -> str:
 
 
 def topics_of(text: str, most: int = 2) -> list[Topic]:
-    """Return the topics of `text`, at most `most`, the longest match first, without those within the match of
-    another one.
+    """Return the topics of `text`, at most `most`: faults before mere terms, the longest match first, without those
+    within the match of another one.
     """
     text = divided(text)
     found = [(one, match.span()) for one in topics() for match in one.pattern.finditer(text) if match[0]]
-    found.sort(key=lambda item: item[1][0] - item[1][1])
+    found.sort(key=lambda item: (item[0].term, item[1][0] - item[1][1]))
     chosen: dict[str, tuple[Topic, tuple[int, int]]] = {}
     for one, (begin, end) in found:
         if all(end <= other[0] or begin >= other[1] for _, other in chosen.values()):

@@ -15,7 +15,7 @@ FORMATS: tuple[Format[SchedTrace], ...] = (text.FORMAT, trace_cmd.FORMAT)
 """The formats that are read, in any order."""
 
 _OTHERS = {
-    b"PERFILE2": ("a file of perf", "record with `whystall ftrace record` or trace-cmd"),
+    b"PERFILE2": ("a file of perf", "give what `perf script -i FILE` prints, or record with `whystall ftrace record`"),
     b"SQLite format 3": ("a database", "give the trace it was made from"),
     b"PK\x03\x04": ("a zip archive", "unpack it"),
     b"[": ("JSON", "give the trace it was made from"),
@@ -35,7 +35,7 @@ def open_trace(
     memory: int | None = None,
 ) -> SchedTrace:
     """Return the trace in `path`: ftrace's text in any variant, plain, packed by gzip or atrace, in a systrace page
-    or in Chrome's JSON; or a trace-cmd file.
+    or in Chrome's JSON; the output of ``perf script``; or a trace-cmd file.
 
     Arguments and errors are those of `whystall.tools.timeline.ftrace.text.read`; a trace-cmd file needs the program
     trace-cmd.

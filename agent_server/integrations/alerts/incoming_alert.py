@@ -26,6 +26,8 @@ KNOWN = (
     *("alertname", "severity", "job", "instance", "node", "host", "hostname", "namespace", "pod", "container"),
     *("cluster", "service", "device", "gpu", "uuid", "pid", "slurm_job_id", "job_id", "job_name", "rank", "team"),
 )
+_ANNOTATIONS = {"摘要": "summary", "描述": "description", "处理手册": "runbook_url"}
+"""Chinese names of annotations that a ticket shows."""
 
 
 class InvalidAlert(ValueError):
@@ -65,7 +67,9 @@ def labels_of(raw: Mapping[str, Any], wanted: Iterable[str]) -> tuple[dict[str, 
 
 
 def annotations_of(raw: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
-    """Return the cleaned annotations and codes of what was cut."""
+    """Return the cleaned annotations and codes of what was cut; Chinese names of texts become the usual ones."""
+    if renamed := {name: usual for name, usual in _ANNOTATIONS.items() if name in raw and usual not in raw}:
+        raw = {renamed.get(name, name): raw[name] for name in raw}
     first = [name for name in ("summary", "description", "message", "runbook_url") if name in raw]
     rest = (name for name in raw if name not in first)
     limits = (ANNOTATIONS, ANNOTATION_VALUE, ANNOTATION_CHARS)

@@ -18,7 +18,9 @@ from typing import Any
 
 import msgspec
 
+from whystall.agent_server.integrations.alerts.chat_body import item_of
 from whystall.agent_server.integrations.alerts.incoming_alert import (
+    LABEL_VALUE,
     IncomingAlert,
     InvalidAlert,
     annotations_of,
@@ -39,9 +41,16 @@ VALUES = 1_000_000
 """Maximum values of a body: 40,000 alerts of 25. A parsed value takes some 100 bytes of memory."""
 ALERTMANAGER, GENERIC = "alertmanager", "generic"
 _OWN = {"firing": "firing", "resolved": "resolved"}
-_FIRING = ("firing", "alerting", "triggered", "trigger", "problem", "active", "open", "error", "critical", "warning")
+# States that are severities, too, as those of Nagios.
+_GRADED = ("error", "critical", "warning")
+_FIRING = ("firing", "alerting", "triggered", "trigger", "problem", "active", "open", *_GRADED)
 _RESOLVED = ("resolved", "resolve", "ok", "normal", "recovered", "recovery", "closed", "inactive", "cleared", "clear")
 _WORDS = {**dict.fromkeys(_FIRING, "firing"), **dict.fromkeys(_RESOLVED, "resolved")}
+# Problem: Load is high | Resolved in 5m 2s: Load is high (Zabbix) | [Alerting] GPU idle (Grafana 8)
+_STATED = re.compile(
+    r"(?:\[(?P<mark>[A-Za-z]{2,12})(?::\d+)?\]|(?P<word>[A-Za-z]{2,12})(?: in [\w ]{1,30})?:)\s*(?P<name>\S.*)",
+    re.DOTALL,
+)
 _STEP = re.compile(r'"((?:[^"\\]|\\.)*)"|([^."]+)')
 
 
@@ -151,6 +160,8 @@ def _generic(body: Any, form: Form, name: str, wanted: frozenset[str], now: floa
             raise _bad(f"the body has nothing at {form.alerts!r}", f"correct alerts.forms.{name}.alerts")
     elif isinstance(body, Mapping) and isinstance(body.get("alerts"), list):
         items = body["alerts"]
+    elif isinstance(body, Mapping) and (item := item_of(body)) is not None:
+        items = item
     if isinstance(items, Mapping):
         items = [items]
     if not isinstance(items, list):
@@ -163,13 +174,18 @@ def _generic(body: Any, form: Form, name: str, wanted: frozenset[str], now: floa
         raw = _mapped(item, form)
         if not raw:
             raise InvalidAlert("it has neither a name nor labels")
+        status = _first(item, form.status)
+        if isinstance(title := raw.get("alertname"), str) and (stated := _STATED.fullmatch(title[:LABEL_VALUE])):
+            meant = words.get((stated["mark"] or stated["word"]).lower())
+            raw["alertname"] = stated["name"] if meant is not None else title
+            status = meant if status is None else status
         labels, cut = labels_of(raw, wanted)
         notes = {"summary": _first(item, form.summary), "description": _first(item, form.description)}
         annotations, more = annotations_of({k: _flat(v) for k, v in notes.items() if v is not None})
         ends = time_of(_first(item, form.ends))
         return IncomingAlert(
             fingerprint=fingerprint_of(_first(item, form.fingerprint), raw, name),
-            status=status_of(_first(item, form.status), words, ends, now),
+            status=status_of(status, words, ends, now),
             labels=labels,
             annotations=annotations,
             starts=time_of(_first(item, form.starts)),
@@ -185,16 +201,21 @@ def _generic(body: Any, form: Form, name: str, wanted: frozenset[str], now: floa
 def _mapped(item: Mapping[str, Any], form: Form) -> dict[str, Any]:
     """Return the labels of an alert by the paths of its form; name and severity become labels too."""
     raw: dict[str, Any] = {}
-    for label, path in form.labels.items():
-        value = find(item, path)
-        if label == "*":
+    for label, paths in form.labels.items():
+        if label != "*":
+            value = _first(item, paths)
+            if value is not None:
+                raw[label] = _flat(value)
+            continue
+        for path in [paths] if isinstance(paths, str) else paths:
+            value = find(item, path)
             for key, inner in value.items() if isinstance(value, Mapping) else ():
                 raw[str(key)] = _flat(inner)
-        elif value is not None:
-            raw[label] = _flat(value)
-    for label, paths in (("alertname", form.name), ("severity", form.severity)):
+    for label, paths in (("alertname", form.name), ("severity", form.severity), ("severity", form.status)):
         value = _first(item, paths)
         if label not in raw and value is not None and _flat(value) != "":
+            if paths is form.status and str(value).lower() not in _GRADED:
+                continue  # "alerting" is no severity
             raw[label] = _flat(value)
     return raw
 

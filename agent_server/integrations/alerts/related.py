@@ -25,12 +25,13 @@ _THINGS = 200  # per ticket
 _NAMES = {
     "node": (
         *("node", "nodename", "node_name", "host", "hostname", "host_name", "kubernetes_node", "Hostname", "machine"),
+        *("主机", "主机名", "节点", "节点名", "机器", "服务器"),
     ),
     "slurm": ("slurm_job_id", "slurm_jobid", "slurm_job", "jobid", "job_id", "SLURM_JOB_ID"),
     "job": ("job_name", "training_job", "exported_job", "workload", "run_name"),
     "gpu": ("gpu_uuid", "uuid", "UUID", "GPU_UUID"),
 }
-SEVERITY_LABELS = ("severity", "priority", "level")
+SEVERITY_LABELS = ("severity", "priority", "level", "级别", "告警级别", "等级", "告警等级", "严重程度")
 """Labels in which senders state how severe an alert is; the first that is there counts."""
 _PORT = re.compile(r"(?P<host>[^:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 

@@ -36,6 +36,8 @@ _TELLING = 0.8
 _SHORT = 2
 _NUMBER = re.compile(r"[\d.]+")
 _SHOWN = 10
+ALERT = "="
+"""Before the name of an alert where lists hold numbers of tickets."""
 _READ = 2000  # groups
 _MOST = 20_000  # alerts
 _TEXT = 120
@@ -177,9 +179,9 @@ def _folded(alerts: Sequence[Firing]) -> list[tuple[str, _Fold]]:
 
 
 def listed_tickets(alerts: Sequence[Firing]) -> list[str]:
-    """Return the ticket of each line of `alert_lines`; empty for a line without just one."""
-    found = [{one.ticket for one in fold.alerts if one.ticket} for _, fold in _folded(alerts)[:_SHOWN]]
-    return [min(tickets) if len(tickets) == 1 else "" for tickets in found]
+    """Return the ticket of each line of `alert_lines`; of a line without just one `ALERT` and the alerts' name."""
+    found = [(fold, {one.ticket for one in fold.alerts if one.ticket}) for _, fold in _folded(alerts)[:_SHOWN]]
+    return [min(held) if len(held) == 1 else f"{ALERT}{fold.alerts[0].alert.name}" for fold, held in found]
 
 
 def alert_lines(alerts: Sequence[Firing], lang: Lang, now: datetime) -> list[str]:

@@ -36,7 +36,7 @@ from whystall.agent_server.integrations.chat.look_up import (
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.pasted_log import log_of, pasted, pasted_message
 from whystall.agent_server.integrations.chat.recent import recent_message
-from whystall.agent_server.integrations.chat.references import chosen_position, ticket_of
+from whystall.agent_server.integrations.chat.references import alert_of, chosen_position, ticket_of
 from whystall.agent_server.integrations.chat.ticket_words import describing_words, fitting
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.chat.turn import Turn
@@ -140,6 +140,8 @@ class Conversation:
             return self._with_context(message, author, now, context, asked=name)
         if name in ("ticket", "history", "spoken", "chosen"):
             id = ticket_of(intent, context)
+            if id is None and (alert := alert_of(intent, context)):
+                return await self._retrieve(Intent("about", alert, intent.lang), author, now, context)
             if id is None:
                 return _reply(outgoing(lang, [say(lang, "ticket.which")]))
             message = await in_thread(lambda: known.ticket(id, lang, local, name == "history"))
@@ -402,13 +404,13 @@ def _found(known: Answers, intent: Intent, lang: Lang, local: datetime, context:
     if intent.name == "recent":
         return recent_message(known.kb, intent.text, lang, local)
     if intent.name == "handled":
-        return handled_message(known, intent, context, lang)
+        return handled_message(known, intent, context, lang, local)
     return may_act_message(known, intent, lang, local)
 
 
 def _shown(found: Found) -> dict[str, object]:
     """Return what later messages can refer to: positions in the lists, and the ticket if there is just one."""
-    only = {id for id in found.listed if id}
+    only = {id for id in found.listed if id and not id.startswith(alert_overview.ALERT)}
     return {"listed": found.listed, **({"ticket": only.pop()} if len(only) == 1 else {})}
 
 

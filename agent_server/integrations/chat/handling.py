@@ -6,6 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from whystall.agent_server.integrations.alerts.related import hosts_of, things_of
+from whystall.agent_server.integrations.chat.alert_overview import (
+    alert_lines,
+    firing,
+    listed_tickets,
+    named_alerts,
+    terms_of,
+)
 from whystall.agent_server.integrations.chat.answers import Answers
 from whystall.agent_server.integrations.chat.intents import Intent, corrected
 from whystall.agent_server.integrations.chat.look_up import Found, look_up
@@ -23,11 +31,26 @@ _SHOWN = 6
 _CONTACT = 300
 
 
-def handled_message(known: Answers, intent: Intent, context: dict[str, Any], lang: Lang) -> Found:
+def handled_message(known: Answers, intent: Intent, context: dict[str, Any], lang: Lang, now: datetime) -> Found:
     """Return whether anybody works on the tickets that the question describes, else on the last one shown, else on any
-    open one.
+    open one. Of an alert that it names, and that has no ticket, nobody has been notified here.
     """
-    tickets: Sequence[Ticket] = nearest(known.kb, corrected(intent.text))
+    text = corrected(intent.text)
+    tickets: Sequence[Ticket] = nearest(known.kb, text)
+    alerts = [one for one in named_alerts(firing(known.kb), text) if not one.ticket]
+    if alerts:
+        places = terms_of(" ".join(host for one in alerts for host in hosts_of(things_of(one.alert.labels))))
+        tickets = [one for one in tickets if places & terms_of(f"{one.human.title} {one.human.description}")]
+        stated: list[str] = [
+            say(lang, "look_up.alerts"),
+            *alert_lines(alerts, lang, now),
+            say(lang, "handled.no_ticket"),
+        ]
+        stated += [
+            f"- {ticket_line(one, lang)}{say(lang, 'handled.colon')}{_by_whom(known, one, lang)}" for one in tickets
+        ]
+        listed = [*listed_tickets(alerts), *(one.id for one in tickets)]
+        return Found(outgoing(lang, stated, say(lang, "title.tickets")), listed)
     if not tickets and (last := context.get("ticket")):
         tickets = [known.kb.tickets.get(str(last))]
     tickets = tickets or known.kb.tickets.list(Wanted(states=LIVE), _READ)

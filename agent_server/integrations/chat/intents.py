@@ -25,6 +25,12 @@ _LONG = 5  # minimum letters of a word that is corrected
 _COUNTED = re.compile(
     r"\d+(?:st|nd|rd|th|x|k|m|b|gb|mb|s|ms|h|min|fps)?|\w{1,3}=\d+|[abhvlt]\d{2,4}s?|(?:rtx|gtx)\d*|[a-z]\d|\d+(?:st|x)?gpus?"
 )
+# Parts of error messages: exceptions, error codes, variables of the environment, places in a source, i.e. and e.g.
+_IN_ERRORS = re.compile(
+    r"[\w.:]*(?:Error|Exception|Warning)|[A-Z]{2,4}\d{4,6}|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|"
+    r"\S*\.(?:cpp|cc|cxx|cu|hpp|h|c|py)(?::\d+)+|[ei]\.[ge]\.?|\d[\d.]*\w{0,3}/\w{1,6}",
+    re.ASCII,
+)
 # Separators of several questions in one message, and the intents that may be combined.
 _BETWEEN = re.compile(
     r"[?;。\n]|,? *\b(?:and(?: then| also)?|then|also|plus)\b |,? *(?:再(?=[看查说列给])|顺便|还有|另外|然后|以及)",
@@ -148,7 +154,11 @@ def _without_politeness(text: str, known: IntentRules) -> str:
 
 def _no_name(name: str, known: IntentRules) -> bool:
     lowered = name.lower()
-    if _COUNTED.fullmatch(lowered) or all(part in known.stop for part in re.split(r"[-_/]", lowered)):
+    if (
+        _COUNTED.fullmatch(lowered)
+        or _IN_ERRORS.fullmatch(name)
+        or all(part in known.stop for part in re.split(r"[-_/]", lowered))
+    ):
         return True
     return (
         lowered in known.stop or known.work.fullmatch(lowered) is not None or known.slow.fullmatch(lowered) is not None

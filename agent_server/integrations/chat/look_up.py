@@ -49,6 +49,10 @@ second if the message asks about a fault.
 """
 _PLAIN = 0.3
 """Least informativeness of a word that counts as shared; below are words such as "all" and "from"."""
+# In most texts: that something fails on a machine, in a container, on a GPU. They liken none.
+_USUAL = frozenset(
+    {"node", "host", "machin", "server", "cluster", "pod", "e_machine", "e_error_words", "c_container", "c_gpu"}
+)
 _SHARED = 2  # words or concepts that make a text similar
 _PART = 2  # letters
 _COMPARED = 200  # worst alerts, latest open tickets
@@ -288,7 +292,8 @@ def _ideas(text: str) -> set[str]:
     query = query_of(text)
     concepts = {word for word in query.words if word.startswith(CONCEPT)}
     own = {word for word in query.words if f"{CONCEPT}{word}" not in concepts and len(word) > _PART}
-    return concepts | {word for word in own if not word.startswith(CONCEPT) and informativeness(word) >= _PLAIN}
+    own = {word for word in own if not word.startswith(CONCEPT) and informativeness(word) >= _PLAIN}
+    return (concepts | own) - _USUAL
 
 
 def _cards(known: Answers, text: str, lang: Lang, nearest: float) -> tuple[list[Match], list[SearchNote]]:

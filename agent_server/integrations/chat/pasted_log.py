@@ -15,7 +15,7 @@ from pathlib import Path
 
 from whystall.agent_server.diagnosis.log_reading import LogReading, may_be_log, read_log
 from whystall.agent_server.integrations.chat.answers import Answers
-from whystall.agent_server.integrations.chat.look_up import Found, look_up_named
+from whystall.agent_server.integrations.chat.look_up import Found, look_up_named, topic_lines
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.messages import Incoming
 from whystall.agent_server.presentation.crash_lines import first_failure_lines
@@ -82,6 +82,8 @@ def pasted_message(known: Answers, read: LogReading, text: str, lang: Lang, now:
     left += max(0, len(read.messages) - _ROWS)
     lines += [f"- {say(lang, 'ticket.more', left)}"] if left else []
     lines += _cause(read, lang)
+    first = next((row for row in data.failures if not row.reaction), None)
+    lines += topic_lines(first.detail, lang, 1) if first is not None else []
     if any(row.origin != "kernel" for row in data.crashes):
         lines.append(say(lang, "log.origin"))
     named = look_up_named(known, text[:_NAMED], lang, now)

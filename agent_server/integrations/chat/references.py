@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from whystall.agent_server.integrations.chat.alert_overview import ALERT
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.ticket_words import ENDED, fitting
 from whystall.agent_server.stores import Stores
@@ -22,13 +23,24 @@ def ticket_of(intent: Intent, context: dict[str, Any]) -> str | None:
     """
     if id := intent.get("id"):
         return id.lstrip("0") or "0"
-    if nth := intent.get("nth").lower():
-        shown = [str(id) for id in context.get("listed") or []]
-        position = int(nth) if nth.isdigit() else _ORDINALS.get(nth, 0)
-        found = shown[position - 1] if 0 < position <= len(shown) else shown[-1] if position < 0 and shown else ""
-        return found or None
+    if intent.get("nth"):
+        found = _at_position(intent, context)
+        return None if found.startswith(ALERT) else found or None
     last = context.get("ticket")
     return str(last) if last else None
+
+
+def alert_of(intent: Intent, context: dict[str, Any]) -> str:
+    """Return the name of the alert at the position in the last list that is meant; empty if no alert is there."""
+    found = _at_position(intent, context)
+    return found.removeprefix(ALERT) if found.startswith(ALERT) else ""
+
+
+def _at_position(intent: Intent, context: dict[str, Any]) -> str:
+    nth = intent.get("nth").lower()
+    shown = [str(id) for id in context.get("listed") or []]
+    position = int(nth) if nth.isdigit() else _ORDINALS.get(nth, 0)
+    return shown[position - 1] if 0 < position <= len(shown) else shown[-1] if position < 0 and shown else ""
 
 
 def meant_tickets(kb: Stores, intent: Intent, context: dict[str, Any]) -> Sequence[str | Ticket]:

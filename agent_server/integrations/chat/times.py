@@ -76,7 +76,7 @@ _PARTS_OF_DAY: tuple[tuple[str, time], ...] = (
 _SMALL_HOURS = 4  # "tonight at 2" is after midnight
 # Words allowed around a time in a command.
 _FILLER = re.compile(
-    r"\b(?:for|until|till|to|by|the|at|on|of|in|next|this|coming)\b|直到|为止|持续|为期|到|至|止|内|的|[\s,，.。!！]",
+    r"\b(?:for|until|till|til|to|by|the|at|on|of|in|next|this|coming)\b|直到|为止|持续|为期|到|至|止|内|的|[\s,，.。!！]",
     re.I,
 )
 _ZH_CLOCK = re.compile(

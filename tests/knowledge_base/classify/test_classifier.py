@@ -53,6 +53,23 @@ def test_the_catalogue_has_every_category_and_what_is_unknown() -> None:
     assert len(texts) == len(set(texts))
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("rank 37's PCIe link trained at Gen1 x16 after swap", "accelerator"),
+        ("watchdog: BUG: soft lockup - CPU#47 stuck for 23s! [python3:9921]", "software"),
+        ("/mnt/lustre 上 ls 一下要一分钟，MDS 负载很高", "storage"),
+        ("所有节点 ssh 超时，是不是交换机重启了", "network"),
+        ("堡垒机登不进去，动态口令错误", "access"),
+        ("NVMe percentage_used 97 on node-3", "storage"),
+        ("srun: error: Unable to create step: Requested nodes are busy", "scheduling"),
+        ("py-spy 看全卡在 threading.Lock acquire", "lock"),
+    ],
+)
+def test_the_heaviest_rule_is_of_the_right_category(text: str, first: str) -> None:
+    assert judge(text)[0].category == first
+
+
 def test_a_rule_returns_the_matched_words(kb: KnowledgeBase) -> None:
     found = told(kb, "host-88 报 Xid 79，显卡掉了")
     assert found.category.value == "accelerator"

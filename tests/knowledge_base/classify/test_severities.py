@@ -126,6 +126,23 @@ def test_an_xid_counts_by_the_action_that_the_catalogue_asks_for(text: str, seve
     assert (found.value, found.by) == (severity.value, "rule:xid-catalogue")
 
 
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("[P2] gpfs waiters > 300 s on nsd07", MAJOR),
+        ("Requester: team-7 | Impact: High | iteration time doubled", MAJOR),
+        ("优先级：高，读数据变慢", MAJOR),
+        ("slurmctld 没响应，影响所有业务方", CRITICAL),
+        ("是不是挂了", MAJOR),
+        ("the node rebooted by itself", MAJOR),
+        ("hello team, where do I see our GPU hours", INFO),
+        ("想问下有没有现成的镜像", INFO),
+    ],
+)
+def test_what_people_write_is_graded(text: str, severity: Severity) -> None:
+    assert severity_of("", text).value == severity
+
+
 @pytest.mark.parametrize("text", ["Xid 999", "Xid 1", "no Xid 79 was seen", "xid"])
 def test_an_unknown_or_denied_xid_decides_nothing(text: str) -> None:
     assert severity_of("", text).by == "default"

@@ -425,3 +425,24 @@ def test_events_out_of_order_are_sorted(tmp_path: Path) -> None:
         event("cpu_idle: state=1 cpu_id=0", f"          <idle>-0       [001] d..2. {s:5d}.000000: ") for s in (3, 1, 2)
     ]
     assert text(tmp_path, *lines).table("power")["at_ns"].to_list() == [10**9, 2 * 10**9, 3 * 10**9]
+
+
+PERF = """\
+         swapper     0 [001]  1583.765274:       sched:sched_waking: comm=train pid=4711 prio=120 target_cpu=001
+         swapper     0 [001]  1583.765280:       sched:sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=120 \
+prev_state=R ==> next_comm=train next_pid=4711 next_prio=120
+ pt main thread  4700/4711 [001]  1583.765300: 1  sched:sched_switch: train:4711 [120] S ==> swapper/1:0 [120]
+            java  99 [000]  1583.765301123:    250000 cpu-clock:pppH:  ffffffff81000000 do_idle ([kernel.kallsyms])
+"""
+
+
+def test_lines_of_perf_script(tmp_path: Path) -> None:
+    trace = text(tmp_path, *PERF.splitlines())
+    switches = trace.table("switches").to_dicts()
+    assert [(row["prev_tid"], row["next_tid"], row["prev_state"], row["cpu"]) for row in switches] == [
+        (0, 4711, "R", 1),
+        (4711, 0, "S", 1),
+    ]
+    assert trace.table("wakeups")["tid"].to_list() == [4711]
+    assert trace.end_ns - trace.start_ns == 26_000
+    assert trace.odd.count == 1  # a sample of the CPU's clock is no event of the scheduler

@@ -3,7 +3,9 @@
               <idle>-0     [001] d.h.. 15499.898405: sched_waking: comm=kworker/1:1 pid=40 prio=120 target_cpu=001
     TIMER-1-97     (   97) [000] ..... 15499.898412345: sys_enter: NR 232 (4, 7ffd0, 20, ffffffff, 0, 8)
             train-4711  1dNh2 15499898405us : sched_switch: prev_comm=train prev_pid=4711 prev_prio=120 ...
+             train  4711 [001] 15499.898405:       sched:sched_switch: train:4711 [120] S ==> swapper/1:0 [120]
 
+The last form is that of ``perf script`` for tracepoints, whose group precedes the name of the event.
 Heads of one file have few layouts: the kernel and trace-cmd pad the command name to 16 bytes and the numbers to fixed
 widths. So a layout is learned from one line, and all lines that have it are parsed at once: eight bytes at a time are
 taken as an integer, punctuation is compared under a mask, and digits become numbers by three multiplications (the
@@ -57,6 +59,11 @@ _VERBOSE = (
     r"^\s*(?P<comm>.*?) +(?P<tid>\d{1,8}) +(?P<cpu>\d{1,5}) +\d+ [0-9a-f]{8} [0-9a-f]{8} \[(?P<hex>[0-9a-f]{1,13})\] "
     r"\d+\.\d+ms \([+-]?\d+\.\d+ms\): +(?P<event>\S.*)$"
 )
+# Of a tracepoint only: samples of the CPU's counters have no underscore (`cpu-clock:pppH:`).
+_PERF = (
+    r"^\s*(?P<comm>.*?) +(?:(?P<tgid>\d{1,8})/ *)?(?P<tid>\d{1,8}) +\[(?P<cpu>\d{1,5})\] +"
+    r"(?P<sec>\d{1,15})\.(?P<frac>\d{1,9}): +(?:\d{1,20} +)?[a-z]\w*:(?P<event>[a-z]\w*_\w*:.*)$"
+)
 _LINE = pl.col("line")
 
 
@@ -99,7 +106,7 @@ def heads(lines: pl.DataFrame) -> Heads:
         known.add(layout)
         parts.append(_read(rest, layout))
         rest = parts[-1].rest
-    for pattern in (_LOOSE, _DELAYS, _VERBOSE):
+    for pattern in (_LOOSE, _DELAYS, _VERBOSE, _PERF):
         if not rest.is_empty():
             parts += _matched(rest, pattern)
             rest = parts[-1].rest

@@ -36,7 +36,7 @@ class Source:
 
     path: Path
     stream: Stream | None = None
-    remedy: str = "give the text of a kernel trace: the tracefs file `trace`, `trace-cmd report`, a systrace page"
+    remedy: str = "give a kernel trace as text: tracefs's `trace`, `trace-cmd report`, `perf script`, a systrace page"
     size: int = 0
     share: float = 1.0
     cut: bool = False
