@@ -48,9 +48,9 @@ def recorded(directory: Path, pid: int | None) -> tuple[int, list[Wait]]:
     if not len(found):
         sys.exit("watch_replay: the log has no waits")
     chosen = pid if pid is not None else Counter(found.tgid).most_common(1)[0][0]
-    columns = (found.tid, found.place, found.start_ns, found.end_ns, found.runnable_ns, found.state)
+    columns = (found.tid, found.place, found.start_ns, found.end_ns, found.runnable_ns, found.state, found.timed)
     rows = zip(found.tgid, *columns, strict=True)
-    waits = [Wait(*row[:-1], row[-1] == OFF_R) for tgid, *row in rows if tgid == chosen]
+    waits = [Wait(*row[:-2], row[-2] == OFF_R, row[-1]) for tgid, *row in rows if tgid == chosen]
     return chosen, sorted(waits, key=lambda one: one.end_ns)
 
 

@@ -110,7 +110,7 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     return Assessment(
         cause=cause.id,
         state=CauseState.SUPPORTED,
-        explained_pct=_explained_pct(cause, share, reach),
+        explained_pct=_explained_pct(cause, share, reach, primary[0]),
         window_pct=share,
         by=by,
     ).model_copy(update={"for_": list(dict.fromkeys(ids))})
@@ -125,9 +125,10 @@ def _on_same_device(cause: Cause, ids: list[str], findings: Sequence[Finding], p
     return [f.id for f in findings if f.id in ids and device_of(f) in (None, *devices)]
 
 
-def _explained_pct(cause: Cause, share: float, reach: _Reach) -> float:
-    """Return the share of the lost time that a cause explains; of an ordinary cause, the share of the window."""
-    if cause.ordinary:
+def _explained_pct(cause: Cause, share: float, reach: _Reach, first: Finding) -> float:
+    """Return the share of the lost time that a cause explains; of an ordinary cause, the share of the window. So of a
+    wait of a thread that otherwise has nothing to do, such as an event loop whose answer another thread awaits."""
+    if cause.ordinary or (reach.lost_pct <= 0 and first.kind == "path.wait"):
         return share
     return min(100.0, 100.0 * share / reach.lost_pct) if reach.lost_pct > 0 else 0.0
 

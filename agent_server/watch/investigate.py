@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.watch.awaited_cpu import awaited_starved
 from whystall.agent_server.watch.code_lines import own_work
 from whystall.agent_server.watch.policy import NOT_OF_ONE_PAUSE, Decision, decide, not_explaining
 from whystall.agent_server.watch.requests import Answer, Request
@@ -80,6 +81,8 @@ def investigate(request: Request) -> Answer:
         found = [found[0], *(look for look in found[1:] if saw_the_stall(look, request.stall))]
         best = _better(found)
         decision = _decision(best, request)
+        if cut is not None and best.cause and causes[best.cause].category == "cpu" and decision.why == "cause_found":
+            decision = _decision(best, request, awaited_starved(request, cut, best))
         if decision.why == "busy_as_usual" and (busy := not_explaining(request.stall, causes)):
             found.append(of_past(once | busy))
             if _decision(found[-1], request).why in ("cause_found", "own_work", "own_work_too_long"):
@@ -111,11 +114,11 @@ def _at_most_likely(diagnosis: Diagnosis) -> Diagnosis:
     return diagnosis.model_copy(update={"verdict": Verdict.LIKELY}) if confirmed else diagnosis
 
 
-def _decision(diagnosis: Diagnosis, request: Request) -> Decision:
+def _decision(diagnosis: Diagnosis, request: Request, awaited: float | None = None) -> Decision:
     from whystall.knowledge_base.causes import load_causes
 
     cause = load_causes().get(diagnosis.cause) if diagnosis.cause else None
-    return decide(diagnosis, cause, request.stall, time.monotonic_ns())
+    return decide(diagnosis, cause, request.stall, time.monotonic_ns(), awaited)
 
 
 def symptom_of(request: Request) -> str:

@@ -23,7 +23,7 @@ _MAJOR = 0.5
 
 class Wait(NamedTuple):
     """One wait of a thread. `place`: where, as a stable number; `runnable_ns`: the part of it without a CPU;
-    `preempted`: it only lost its CPU, wherever it was."""
+    `preempted`: it only lost its CPU, wherever it was; `timed`: a sleep, or a timer ended it."""
 
     tid: int
     place: int
@@ -31,6 +31,7 @@ class Wait(NamedTuple):
     end_ns: int
     runnable_ns: int = 0
     preempted: bool = False
+    timed: bool = False
 
 
 class Account(NamedTuple):
@@ -50,7 +51,7 @@ class _Use:
 
     def __init__(self, waits: Iterable[Wait], start: int, end: int) -> None:
         self.length = max(end - start, 1)
-        self.waited = self.runnable = self.polling = 0
+        self.waited = self.runnable = self.polling = self.timed = 0
         self.places: dict[int, int] = {}
         self.blocked: dict[int, int] = {}
         self.visits: dict[int, int] = {}
@@ -61,6 +62,7 @@ class _Use:
             runnable = min(part, one.runnable_ns)
             self.waited += part
             self.runnable += runnable
+            self.timed += one.timed * (part - runnable)
             self.places[one.place] = self.places.get(one.place, 0) + part
             self.blocked[one.place] = self.blocked.get(one.place, 0) + part - runnable
             self.visits[one.place] = self.visits.get(one.place, 0) + (not one.preempted)
@@ -68,6 +70,10 @@ class _Use:
     @property
     def blocked_share(self) -> float:
         return (self.waited - self.runnable) / self.length
+
+    @property
+    def timed_share(self) -> float:
+        return self.timed / self.length
 
     @property
     def running_share(self) -> float:
@@ -78,7 +84,7 @@ class _Use:
         """By how much lack of a CPU lengthens its work: 2 if it waits for as long as it runs."""
         runnable = self.runnable - self.polling
         active = self.length - (self.waited - runnable)
-        return active / max(active - runnable, active // 1000, 1)
+        return max(1.0, active / max(active - runnable, active // 1000, 1))
 
     def count_polling(self, core: Collection[int]) -> None:
         """Count lack of a CPU at places where it polls as a part of these waits."""
@@ -146,6 +152,8 @@ def _is_phase(inside: _Use, before: _Use, starved: float, usual_ns: int, core: C
         return False
     if any(took >= _MAJOR * inside.length and inside.visits[place] < _FEW for place, took in inside.blocked.items()):
         return False  # it was held up once, however regular the rest was
+    if inside.timed_share >= max(_MAJOR, before.timed_share + _MORE_BLOCKED):
+        return False  # it slept between tries, or waited with a time-out
     active = any(n >= LEARN_VISITS and place not in core for place, n in inside.visits.items())
     active |= sum(inside.visits.values()) >= max(_FEW, _ACTIVE * inside.length / (usual_ns or inside.length))
     if active and starved < _MORE_STARVED and inside.blocked_share <= before.blocked_share + _MORE_BLOCKED:

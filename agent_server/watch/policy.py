@@ -49,8 +49,11 @@ class Decision:
     usual: bool = False
 
 
-def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int) -> Decision:
-    """Return what to do about `stall`; `cause`: the one that `diagnosis` names; `now_ns`: CLOCK_MONOTONIC.
+def decide(
+    diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int, awaited: float | None = None
+) -> Decision:
+    """Return what to do about `stall`; `cause`: the one that `diagnosis` names; `now_ns`: CLOCK_MONOTONIC; `awaited`:
+    how many times more than before lack of a CPU lengthened the work of the thread that it waits for, None: not known.
 
     The cause must take most of the stall; in a new phase of the program it must be confirmed.
     """
@@ -60,8 +63,8 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
         return Decision("log", "no_fault", usual=True)
     named = cause is not None and diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
     if named and cause is not None and not cause.ordinary:
-        if cause.category == "cpu" and _lacks_as_usual(diagnosis, stall, now_ns):
-            return Decision("log", "busy_as_usual", usual=True)
+        if cause.category == "cpu" and _lacks_as_usual(diagnosis, stall, now_ns, awaited):
+            return Decision("log", "busy_as_usual", usual=awaited is None)
         if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:
             return Decision("log", "phase", usual=True)
         if stall.kind not in ("slowdown", "drift") and _share_pct(diagnosis, stall, now_ns) < _SHARE_PCT:
@@ -94,11 +97,13 @@ def not_explaining(stall: Stall, causes: Mapping[str, Cause]) -> frozenset[str]:
     return frozenset(causes) - _OF_RUNNING
 
 
-def _lacks_as_usual(diagnosis: Diagnosis, stall: Stall, now_ns: int) -> bool:
+def _lacks_as_usual(diagnosis: Diagnosis, stall: Stall, now_ns: int, awaited: float | None) -> bool:
     """Return whether a cause that takes the CPU takes hardly more of it than usual: the thread lacks it as usual, and
-    the threads for which it waits do not lack it for most of the rest."""
+    the threads for which it waits do not lack it for most of the rest, or as usual."""
     if stall.starved >= _MORE_STARVED:
         return False
+    if awaited is not None and awaited < _MORE_STARVED:
+        return True
     busy = stall.runnable_ns / max(_length(stall, now_ns), 1)
     beyond = (_window_pct(diagnosis) - 100.0 * busy) / max(1.0 - busy, 0.1)
     return _is_starved(stall, now_ns) or beyond < _SHARE_PCT

@@ -43,7 +43,7 @@ _MANY_VISITS = 64
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
-# Places at which a thread begins to wait in a stall (a polling loop) become usual only if this lasts so long.
+# Places at which it begins to wait later, as in a stall (a polling loop), become usual only if this lasts so long.
 _SETTLED_NS = 15 * NS
 # Of the waits at a usual place, so many must be long enough to be recorded.
 _LONG_ENOUGH = 0.9
@@ -267,7 +267,7 @@ class ThreadProgress:
         them, or to each."""
         if not self._core:
             return False
-        if self._any.count >= _MANY_VISITS and self._any.overdue_ns(now_ns) > 0:
+        if len(self._core) > 1 and self._any.count >= _MANY_VISITS and self._any.overdue_ns(now_ns) > 0:
             return True
         return all(self._places[place].overdue_ns(now_ns) > 0 for place in self._core if place in self._places)
 
@@ -281,6 +281,9 @@ class ThreadProgress:
         """Handle a visit that was overdue: the end of a gap, a late step, or the return of a phase."""
         start, usual = rhythm.last_ns, rhythm.median_ns
         is_step = place == self._step_place() and rhythm.periodic
+        if self._learning(now_ns):
+            for learning in (rhythm, self._any) if place in self._core else (rhythm,):
+                learning.accept_again(now_ns)
         if silent:
             since = self._silent_since()
             self._gap = None
@@ -339,12 +342,11 @@ class ThreadProgress:
         """Choose the places that are judged; forget those of phases that have ended."""
         self._chosen_ns = now_ns
         self._forget_phases()
-        silent = bool(self._core) and self._silent(now_ns)
-        since = self._silent_since() if silent else now_ns
+        since = self._silent_since() if self._core and self._silent(now_ns) else 0
         learnt = {
             place: rhythm
             for place, rhythm in self._places.items()
-            if rhythm.learnt and (rhythm.since_ns <= since or rhythm.last_ns - rhythm.since_ns >= _SETTLED_NS)
+            if rhythm.learnt and (place in self._core or self._settled(rhythm, since))
         }
         fastest = min((rhythm.high_ns for rhythm in learnt.values()), default=0)
         bound = max(_OFTEN_NS, _TIMES_FASTEST * fastest)
@@ -365,6 +367,12 @@ class ThreadProgress:
         best = max(periodic, key=lambda place: periodic[place], default=None)
         before = self._learnt.steps if self._learnt is not None and self._learnt.step == best else None
         self._steps = {} if best is None else {best: StepTimes(before)}
+
+    def _settled(self, rhythm: Rhythm, since: int) -> bool:
+        """Return whether a place may become usual: it has been visited for long, or was before the gap that began at
+        `since`, or while the thread was learnt."""
+        long = rhythm.last_ns - rhythm.since_ns >= _SETTLED_NS
+        return long or not self._core or rhythm.since_ns <= max(since, self._first_ns + self._learn_ns)
 
     def _forget_phases(self) -> None:
         """Forget places that are long overdue although the thread has visited others regularly since."""

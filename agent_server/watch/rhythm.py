@@ -14,12 +14,14 @@ _KEPT = 256
 # MAD times this estimates the standard deviation of normal values (Rousseeuw and Croux 1993).
 _MAD_SCALE = 1.4826
 _SIGMAS = 8.0
-# Times the excess over the median that 2 % of the intervals have. The longest would let the bound creep upwards.
-_TAIL, _RARE = 1.5, 0.98
+# Times the excess over the median that 2 % of the intervals have, or three: of a place that is visited often at the end
+# of each step, few are as long as the step. The longest would let the bound creep upwards.
+_TAIL, _RARE, _SEVERAL = 1.5, 0.98, 3
 # 95 % of the intervals of a periodic place are below this multiple of their median.
 _PERIODIC = 1.8
-_START, _MOST_STARTS = 5, 2
+_START, _MOST_STARTS, _BEGINNING = 5, 2, 3
 _SLOWEST_NS = 120 * NS
+_ALIKE = 2.0
 
 
 class Rhythm:
@@ -29,7 +31,7 @@ class Rhythm:
     is not accepted.
     """
 
-    __slots__ = ("_bounds", "_fresh", "count", "intervals", "last_ns", "longest", "since_ns")
+    __slots__ = ("_bounds", "_fresh", "_late", "count", "intervals", "last_ns", "longest", "since_ns")
 
     def __init__(self, at_ns: int) -> None:
         self.since_ns = self.last_ns = at_ns
@@ -37,7 +39,7 @@ class Rhythm:
         self.longest = 0
         self.intervals: deque[int] = deque(maxlen=_KEPT)
         self._bounds = (0, 0, 0)
-        self._fresh = 0
+        self._fresh = self._late = 0
 
     @classmethod
     def restored(cls, at_ns: int, count: int, intervals: list[int]) -> Rhythm:
@@ -63,6 +65,16 @@ class Rhythm:
     def resume(self, at_ns: int) -> None:
         """Record a visit after an interval that is not accepted as usual: a gap, or time nobody observed."""
         self.last_ns = max(self.last_ns, at_ns)
+
+    def accept_again(self, at_ns: int) -> None:
+        """Accept an overdue interval up to `at_ns` if the overdue one before was about as long: what comes back belongs
+        to the rhythm, such as steps at whose ends a place is visited many times. For a rhythm that is being learnt."""
+        interval = at_ns - self.last_ns
+        alike = max(interval, self._late) <= _ALIKE * min(interval, self._late)
+        self._late = interval
+        if alike:
+            self.intervals.append(interval)
+            self.longest, self._fresh = max(self.longest, interval), 0
 
     @property
     def learnt(self) -> bool:
@@ -94,10 +106,11 @@ class Rhythm:
         return now_ns - self.last_ns - self.gap_ns
 
     def _forget_start(self) -> None:
-        """Drop at most two of the first intervals that are far longer than the rest: loading, compiling."""
+        """Drop at most two of the first intervals that are far longer than the rest: loading, compiling. If there are
+        such later, too, they are part of the rhythm."""
         usual = median(self.intervals)
-        long = [one for one in self.intervals if one > _START * usual]
-        if len(long) <= _MOST_STARTS:
+        long = [number for number, one in enumerate(self.intervals) if one > _START * usual]
+        if len(long) <= _MOST_STARTS and all(number < _BEGINNING for number in long):
             self.intervals = deque((one for one in self.intervals if one <= _START * usual), maxlen=_KEPT)
             self.longest, self._fresh = max(self.intervals), 0
 
@@ -110,7 +123,7 @@ class Rhythm:
         middle = int(median(ordered))
         spread = int(median(abs(one - middle) for one in ordered) * _MAD_SCALE)
         high = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
-        rare = ordered[int(len(ordered) * _RARE)]  # the longest of the first fifty
+        rare = ordered[max(int(len(ordered) * _RARE), len(ordered) - _SEVERAL)]  # the longest of the first fifty
         excess = max(MIN_GAP_NS, int(_SIGMAS * spread), int(_TAIL * (rare - middle)))
         self._bounds = middle, high, middle + excess
         self._fresh = 1 + len(ordered) // 8  # sorting at each visit would cost most of the budget

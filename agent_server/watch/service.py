@@ -271,6 +271,7 @@ class WatchService:
                         waits.end_ns[index],
                         waits.runnable_ns[index],
                         waits.state[index] == OFF_R,
+                        waits.timed[index],
                     )
                 )
         for pid, rows in by_process.items():

@@ -13,7 +13,7 @@ from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
 from whystall.knowledge_base.causes import considered_for, load_causes
 from whystall.knowledge_base.models import CauseState, Verdict
 from whystall.knowledge_base.tokens import concepts
-from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.findings import Finding, Polarity
 
 _RAN = sorted({tool for cause in load_causes().values() for tool in cause.examined_by})
 SENDS = "Connection._send (python3.11/multiprocessing/connection.py:384)"
@@ -308,6 +308,28 @@ _BEHIND_OWN = wait("lock", 80.0, root_wait="cpu", root_detail="own_pinned", root
 def test_a_thread_of_low_weight_behind_its_own_job(row: Finding, outweighed: bool, cause: str) -> None:
     heavier = finding("cpu.outweighed", id="k", words={"setting": "SCHED_IDLE 0"}, weight_ratio=341.0)
     assert leader(row, *([heavier] if outweighed else [])) == cause
+
+
+_COMMAND = wait("pipe", 93.0, count=1.0, role="subprocess", root_wait="sleep", chain="sh (7) child < sleep (9) sleep")
+_THROUGH_A_POOL = wait(
+    *("events", 99.0),
+    **{"role": "event_loop", "max_ms": 2500.0, "requests_in_flight": 1.0, "root_pct": 95.0},
+    **{"root_wait": "sleep", "root_outside": "yes"},
+    chain="python (8 of 7) socket at lookup (serve.py:20) of python (9) < python (9) sleep at do_GET (backend.py:14)",
+).model_copy(update={"polarity": Polarity.NORMAL})
+
+
+@pytest.mark.parametrize(("row", "cause"), [(_COMMAND, "child_process_per_step"), (_THROUGH_A_POOL, "slow_peer")])
+def test_a_wait_that_is_ordinary_explains_a_job_that_stalled(row: Finding, cause: str) -> None:
+    assert leader(row, symptom="the job stalled for 2.70 s") == cause
+    assert leader(row) is None
+
+
+def test_one_long_wait_among_many_short_ones_is_no_handing_over() -> None:
+    receives = "Connection._recv (python3.11/multiprocessing/connection.py:395)"
+    waits = wait("socket", 93.0, code=receives, count=22.0, p50_ms=0.1, root_wait="stopped", role="data_loader")
+    long = waits.model_copy(update={"metrics": {**waits.metrics, "max_ms": 2513.0, "total_ms": 2534.0}})
+    assert leader(long) == "stopped_process"
 
 
 def test_a_busy_disk_refutes_no_slow_device() -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
-from whystall.bpf import python_code
+from whystall.bpf import python_code, syscalls
 from whystall.bpf.ring import HEAD, records
 from whystall.tools.collect.slice_waits import SliceWaits
 from whystall.tools.contract.text import clean
@@ -23,9 +23,11 @@ from whystall.tools.stacks.libraries import is_library, short_path
 _MOST_CODE_BYTES = 16 << 20
 _MOST_PLACES = 1 << 16
 _FRAMES = 3
-# flags, start, end, run_ns, tgid, tid, nr, off_class, kstack, ustack, pystack
-_SEGMENT = struct.Struct("<4xIQQQIIiI24xQQQ").unpack_from
+# flags, start, end, run_ns, tgid, tid, nr, off_class, kstack, ustack, pystack, wake_context
+_SEGMENT = struct.Struct("<4xIQQQIIiI24xQQQ32xI").unpack_from
 _CODE_KEY = struct.Struct("<4xIQ").unpack_from  # tgid, id
+_SLEEPS = frozenset(nr for nr, name in syscalls.names().items() if name in ("nanosleep", "clock_nanosleep"))
+_TIMER = lay.WAKE_CONTEXTS.index("timer")
 _STACK_KEY = struct.Struct("<4xHHQ").unpack_from  # depth, kind, id
 
 
@@ -35,7 +37,7 @@ class Waits:
 
     Times by CLOCK_MONOTONIC, ns. `place`: a stable number of where it waited: the system call, and the innermost Python
     frames with their lines if known, else the native stack. `runnable_ns`: part of it without a CPU. `state`:
-    ``layout.OFF_...``.
+    ``layout.OFF_...``. `timed`: a sleep, or a timer ended it.
     """
 
     tgid: list[int] = field(default_factory=list)
@@ -45,6 +47,7 @@ class Waits:
     end_ns: list[int] = field(default_factory=list)
     runnable_ns: list[int] = field(default_factory=list)
     state: list[int] = field(default_factory=list)
+    timed: list[bool] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.tgid)
@@ -153,7 +156,7 @@ class Scan:
         return framed(self._stacks.values())
 
     def _segment(self, taken: bytes, at: int, waits: Waits) -> None:
-        flags, start, end, run_ns, tgid, tid, nr, state, kstack, ustack, pystack = _SEGMENT(taken, at)
+        flags, start, end, run_ns, tgid, tid, nr, state, kstack, ustack, pystack, woken = _SEGMENT(taken, at)
         if tgid not in self.wakers:
             self.details.segment(taken, at)
         if flags & lay.RECORD_OPEN:
@@ -170,6 +173,7 @@ class Scan:
         waits.end_ns.append(end)
         waits.runnable_ns.append(run_ns)
         waits.state.append(state)
+        waits.timed.append(woken == _TIMER or nr in _SLEEPS)
 
     def _place(self, nr: int, tgid: int, pystack: int, native: int) -> int:
         key = (nr, tgid, pystack or native)

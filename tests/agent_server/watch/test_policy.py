@@ -104,6 +104,13 @@ def test_the_programs_own_work_is_worth_a_ticket_only_if_a_named_sign_stays_away
     assert action(stall, "likely", cause) == expected
 
 
+@pytest.mark.parametrize(("times", "why"), [(1.2, "busy_as_usual"), (8.0, "cause_found"), (None, "cause_found")])
+def test_a_thread_that_is_awaited_and_lacks_a_cpu_as_before_is_no_cause(times: float | None, why: str) -> None:
+    """A worker decodes one file for long on a host that is as busy as before."""
+    decided = decide(diagnosed("likely", "cpu_contention"), load_causes()["cpu_contention"], GAP, 200 * NS, times)
+    assert decided.why == why
+
+
 def test_a_pause_in_which_the_thread_ran_does_not_excuse_the_next_one() -> None:
     ran = replace(GAP, place=0, waited_ns=0)
     decision = decide(diagnosed("likely", "own_hot_code"), load_causes()["own_hot_code"], ran, 200 * NS)

@@ -13,7 +13,7 @@ from whystall.agent_server.watch.progress import ProcessProgress, Stall
 
 S = 1_000_000_000
 MAIN, HELPER = 100, 101
-LOADER, BARRIER, LOG, CHECKPOINT, EVALUATION, LOCK = 11, 12, 13, 14, 15, 16
+LOADER, BARRIER, LOG, CHECKPOINT, EVALUATION, LOCK, RETRY = 11, 12, 13, 14, 15, 16, 17
 LEARN_NS = 15 * S
 
 
@@ -28,6 +28,10 @@ class Job:
     def wait(self, place: int, seconds: float, runnable: float = 0.0, tid: int = MAIN) -> None:
         start, self.now = self.now, self.now + int(seconds * S)
         self.waits.append(Wait(tid, place, start, self.now, int(runnable * S)))
+
+    def sleep(self, place: int, seconds: float) -> None:
+        self.wait(place, seconds)
+        self.waits[-1] = self.waits[-1]._replace(timed=True)
 
     def preempted(self, seconds: float) -> None:
         start, self.now = self.now, self.now + int(seconds * S)
@@ -493,3 +497,35 @@ def test_the_waits_that_are_kept_of_many_threads_are_few() -> None:
     kept = {tid: len(thread._recent) for tid, thread in progress._threads.items()}
     assert kept[MAIN] == 600
     assert max(count for tid, count in kept.items() if tid != MAIN) <= 500, "what came since they were last trimmed"
+
+
+def test_sleeping_between_tries_is_a_stall_and_does_not_make_later_steps_one() -> None:
+    """The busy handler of SQLite sleeps for 100 ms between two tries; a step waits for a device four times."""
+    job, progress = Job(3), new()
+
+    def step(tries: int = 0) -> None:
+        for _ in range(4):
+            job.wait(BARRIER, 0.49)
+        for _ in range(tries):
+            job.sleep(RETRY, 0.1)
+        job.wait(LOG, 0.004)
+
+    for _ in range(30):
+        step()
+    assert watched(job, progress) == []
+    step(tries=45)
+    for _ in range(20):
+        step()
+    found = watched(job, progress)
+    assert [(one.kind, one.phase) for one in found if not one.ongoing] == [("gap", False)]
+    assert found[-1].place == RETRY
+
+
+@pytest.mark.parametrize("commits", [4, 40, 70])
+def test_a_place_visited_often_at_the_end_of_long_steps_is_not_missed_within_them(commits: int) -> None:
+    job, progress = Job(4), new()
+    for _ in range(60):
+        job.wait(BARRIER, 2.0 * job.chance.uniform(0.95, 1.05))
+        for _ in range(commits):
+            job.wait(LOG, 0.004)
+    assert watched(job, progress) == []

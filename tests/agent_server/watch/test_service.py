@@ -62,6 +62,7 @@ class Host:
                     found.end_ns.append(at + end * STEP_NS // 5)
                     found.runnable_ns.append(0)
                     found.state.append(OFF_S)
+                    found.timed.append(False)
                 at += STEP_NS
             self.done[pid] = at
         return found

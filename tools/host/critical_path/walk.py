@@ -458,7 +458,7 @@ class World:
         kind = self.kind(line, wait)
         own = Step(
             line.tid,
-            kind.code,
+            "socket" if kind.code == "events" and self.awaits_server(line, wait) else kind.code,
             "",
             kind.detail,
             wait.place.line,
