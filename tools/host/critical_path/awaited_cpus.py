@@ -13,7 +13,8 @@ from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.cpu_waits import throttled_ns, who_had_cpus
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
+from whystall.tools.host.critical_path.walk import THROTTLED_NS
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 # Share of a thread's long waits for a CPU that the throttled time of its cgroup must cover.

@@ -12,7 +12,8 @@ from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.real_time import RealTimeThread, cpus_of, kept_waiting_by, real_time_threads
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
+from whystall.tools.host.critical_path.walk import THROTTLED_NS
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 _MOSTLY = 0.5

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import Function, Place
+from whystall.tools.host.common.running_kinds import running_kind, spinning_wait
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 _LEAST_NS = 20_000_000
 _LEAST_COUNT = 2

@@ -26,7 +26,8 @@ from whystall.tools.host.critical_path.choose import choose_thread
 from whystall.tools.host.critical_path.findings import chain_text, thread_label
 from whystall.tools.host.critical_path.rows import ENDED_BY_TIME, INODE_NAMES, wait_code
 from whystall.tools.host.critical_path.steps import Instants, common_steps, observed
-from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step, World
+from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.host.critical_path.worlds import world_of
 from whystall.tools.recording.store import Recording
 
@@ -162,7 +163,7 @@ def _account(side: _Side, edges: Sequence[int], *, per_second: bool, lines: bool
     count = 0
     for number, (start, end) in enumerate(pairwise(edges)):
         parts = list(_parts(side.world, side.line, start, end))
-        if side.world.exhausted:  # the ends of further chains are not known
+        if side.world.walk.exhausted:  # the ends of further chains are not known
             break
         count += 1
         for part in parts:
@@ -198,11 +199,11 @@ def _parts(world: World, line: Timeline, start: int, end: int) -> Iterator[_Part
             code = wait_code(world, line, wait, kind)
             name = wait.path or wait.object or world.object_at_end(line, wait)
             does = Step(line.tid, code, "", kind.detail, wait.place.line, name)
-            other = world.waker(line, wait, kind.code)
+            other = world.enders.waker(line, wait, kind.code)
             if other is None or code in (*ENDED_BY_TIME, *HELD_WAITS):
                 yield _Part(does, (), awake - begin)
             else:
-                for chain, took in world.answers(other, begin, awake, (line.tid,)):
+                for chain, took in world.walk.answers(other, begin, awake, (line.tid,)):
                     yield _Part(does, chain, took)
         if stop > awake:
             yield _Part(Step(line.tid, "cpu", "", "", "", ""), (), stop - awake, (wait.ran_pid, wait.ran_comm))
@@ -212,7 +213,7 @@ def _parts(world: World, line: Timeline, start: int, end: int) -> Iterator[_Part
 
 def _ran(world: World, line: Timeline, start: int, end: int) -> Iterator[_Part]:
     if end > start:
-        for chain, took in world.chains(line, start, end):
+        for chain, took in world.walk.chains(line, start, end):
             yield _Part(chain[0], chain[1:], took)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystall.tools.host.common.timelines import Timeline
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 _LEAST = 3
 """Visits to a place that is judged. With few steps nothing is tested, but their parts must not be taken for steps."""

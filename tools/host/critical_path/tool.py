@@ -42,7 +42,8 @@ from whystall.tools.host.critical_path.rows import Row, rows_of
 from whystall.tools.host.critical_path.stacks import path_stacks
 from whystall.tools.host.critical_path.standstill import explain_standstill
 from whystall.tools.host.critical_path.unseen import unseen_processes
-from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
+from whystall.tools.host.critical_path.walk import NOT_FOLLOWED
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.host.critical_path.worlds import world_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
