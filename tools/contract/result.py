@@ -48,6 +48,14 @@ BLIND_SPOTS = frozenset(
         # the thresholds of waits were raised; detail: of waits, of those of which it is known who ended them
         "path_lowered",
         "path_gap",  # of a span with an interruption, or too short, the critical path is not compared
+        "path_redacted",  # nor of a recording whose names are hashed
+        "path_other_engine",  # nor of recordings by different engines, or by one that samples; detail: which
+        "path_other_kernel",  # compared recordings are of different kernels; detail: which
+        "path_other_host",  # compared recordings are of different hosts; detail: which
+        "path_one_run",  # of each of two processes there is one recording: how much they differ by chance is not known
+        "path_lost",  # one of two compared recordings has lost records; detail: the share of each
+        "path_lines_moved",  # lines of a program have other numbers in a later recording; detail: which
+        "path_little_in_common",  # two compared paths have few rows in common; detail: the share of each
         "path_several_jobs",  # critical paths are compared of one job or process
         "path_other_thread",  # the threads that make progress in two spans have different roles
         "cut_short",  # the window ended before its time

@@ -140,8 +140,15 @@ def part_of_a_step(verdict: str, **numbers: float) -> PathChange:
 @pytest.mark.parametrize(
     ("lang", "expected"),
     [
-        ("en", ("+110 ms (95 ms to 124 ms; q = 0.001), from 20 ms to 130 ms", "only a change of 60 ms", "too few")),
-        ("zh", ("+110 ms（95 ms 至 124 ms；q = 0.001）", "只有达到 60 ms 的变化才能看出", "无法检验")),
+        (
+            "en",
+            (
+                "+110 ms (95 ms to 124 ms; p = 0.0001, q = 0.001), from 20 ms to 130 ms",
+                "only a change of 60 ms",
+                "too few",
+            ),
+        ),
+        ("zh", ("+110 ms（95 ms 至 124 ms；p = 0.0001，q = 0.001）", "只有达到 60 ms 的变化才能看出", "无法检验")),
     ],
 )
 def test_critical_paths_are_in_the_text_and_on_the_page(tmp_path: Path, lang: Lang, expected: tuple[str, ...]) -> None:
