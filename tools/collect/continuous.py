@@ -297,7 +297,7 @@ class ContinuousRecorder:
         if cut.calls[0]:
             log.append(CALLS, cut.start, cut.end, calls_entry(cut))
         if self._history is not None:
-            self._history.add(cut, frozenset(session.target_pids()), self._scan, self._budget.min_ns)
+            self._history.add(cut, frozenset(session.target_pids()), self._scan, self._budget.min_ns, self._sample_ns())
         if carried := self._scan.carry(cut.end):
             log.append(RECORDS, cut.end, cut.end, carried)
         ended = session.prune()
@@ -313,13 +313,16 @@ class ContinuousRecorder:
         log.forget_pages()
         self._slice_due = time.monotonic_ns() + self._limits.slice_ns
 
+    def _sample_ns(self) -> int:
+        """Return the CPU time that a sample represents, ns."""
+        return 1_000_000_000 // self._limits.sample_hz * self._budget.detail.sample_one_in
+
     def _head(self, session: ContinuousSession) -> dict[str, Any]:
         python = session.python.processes
-        one_in = self._budget.detail.sample_one_in
         return {
             "pids": session.kinds(),
             "min_ns": self._budget.min_ns,
-            "sample_ns": 1_000_000_000 // self._limits.sample_hz * one_in,
+            "sample_ns": self._sample_ns(),
             "hooks": session.hooks,
             "variants": {name: "new" if here else "old" for name, here in session.variants.items()},
             "python": python.result.processes if python is not None else {},

@@ -42,6 +42,7 @@ BLIND_SPOTS = frozenset(
         "history_gap",  # parts of the span in which no watch recorded; detail: how long in all, the longest one
         "history_restart",  # the watch was started again; detail: when
         "history_lowered",  # the watch kept less detail to limit its cost; detail: the threshold, in how many minutes
+        "history_unsampled",  # minutes of an older watch have no CPU time; detail: how many
         "history_short",  # too little is recorded to test for changes; detail: how much
         "path_not_kept",  # only the coarse history is left of a span: ends of chains are not known; detail: which
         "path_part",  # full detail is left of a part of a span, which alone was compared; detail: which
