@@ -18,6 +18,7 @@ from whystall.agent_server.inputs.recordings import (
     in_thread,
     joining,
     open_cards,
+    open_earlier,
     open_log,
     open_source,
     opened,
@@ -109,8 +110,9 @@ class App:
 
         The parameter `profile` names a profile to align with the trace; live it is read after the window. The parameter
         `kernel_log` names a kernel log, `cards` the output of vendors' programs, and `metrics` saved metrics of a
-        server, which are judged instead of observing. Tools that judge the ranks of a job read the directories among
-        their arguments, or observe the job; tools that judge stack samples read them from any file that holds some.
+        server, which are judged instead of observing. The parameter `before` of a tool of hosts names an earlier
+        recording. Tools that judge the ranks of a job read the directories among their arguments, or observe the job;
+        tools that judge stack samples read them from any file that holds some.
         `lang`: of the pages among the artifacts.
         """
         called_ns = time.monotonic_ns()
@@ -121,6 +123,8 @@ class App:
 
             check_cause(cause)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
+        earlier = getattr(params, "before", None) if tool.reads == "host" else None
+        before = await in_thread(lambda: open_earlier(earlier))
         if tool.reads == "ranks" and (source is not None or params.observed() is None):
             recording = await in_thread(lambda: self._job(tool, params, source))
         elif tool.reads == "logs":
@@ -146,10 +150,12 @@ class App:
 
             check_source(params)
             recording = await self._with_logs(params, await opened(source, profile))
+            recording.before = before
         else:
             with raised_when_starved():
                 recording = await self._observed(tool, params, engine, profile, progress)
                 recording = await self._with_logs(params, recording)
+                recording.before = before
                 return _timed(await in_thread(lambda: judged(tool, recording, params, lang)), recording, called_ns)
         return await in_thread(lambda: judged(tool, recording, params, lang))
 

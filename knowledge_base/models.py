@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from whystall.knowledge_base.account_row import AccountRow
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import Coverage
+from whystall.tools.history.path_data import PathDifference
 from whystall.tools.known_fixes.rows import DefectRow
 
 SCHEMA_VERSION = "1"
@@ -478,8 +479,9 @@ class Reasoning(Concluded):
 class Diagnosis(Model):
     """The answer to "why does it stall". `chain`: finding ids from the stall back to its origin; `missing`: codes of
     what a higher verdict lacks. `account`: where the victim's time went, largest first; sums to 100 % of the window,
-    empty if its critical path was not observed. `reasoning`: if a model drove. `known_fixes`: known defects of the
-    versions in use that the case shows (relevant), or that have the same kind of symptom (possible).
+    empty if its critical path was not observed. `compared`: with an earlier recording. `reasoning`: if a model drove.
+    `known_fixes`: known defects of the versions in use that the case shows (relevant), or that have the same kind of
+    symptom (possible).
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -498,6 +500,7 @@ class Diagnosis(Model):
     missing: list[str] = Field(default_factory=list)
     findings: list[Finding] = Field(default_factory=list)
     account: list[AccountRow] = Field(default_factory=list)
+    compared: PathDifference | None = None
     steps: list[Step] = Field(default_factory=list)
     coverage: list[Coverage] = Field(default_factory=list)
     matches: list[Match] = Field(default_factory=list)

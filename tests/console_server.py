@@ -180,6 +180,7 @@ def write_history(home: Path) -> None:
     minute = time.time_ns() // 60_000_000_000
     jobs = {str(4100 + rank): ("slurm:4242", "llama-sft") for rank in range(4)}
     known = {"form": FORM, "recorded": [PART_NS] * PARTS, "run": 1, "min_ns": 10**6, "lost": 0, "jobs": jobs}
+    known["sample_ns"] = 10**9 // 19
     for ago in range(30, 0, -1):
         rows = [
             [

@@ -33,8 +33,8 @@ def code(number: int, name: bytes) -> bytes:
     return bytes(record)[: lay.CodeRecord.lines.offset]
 
 
-def sample(at: int) -> bytes:
-    return bytes(lay.SampleRecord(type=lay.RECORD_SAMPLE, at=at * MS, tgid=PID, tid=TID))
+def sample(at: int, **more: int) -> bytes:
+    return bytes(lay.SampleRecord(type=lay.RECORD_SAMPLE, at=at * MS, **({"tgid": PID, "tid": TID} | more)))
 
 
 def total(count: int, ms: int, longest: int, **key: Any) -> tuple[bytes, bytes]:

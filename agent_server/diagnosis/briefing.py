@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from whystall.agent_server.diagnosis.case import Case
+from whystall.agent_server.diagnosis.causes import PATH_TOOL
 from whystall.agent_server.diagnosis.past_incidents import Card
 from whystall.agent_server.diagnosis.rules import is_relevant, next_tools
 from whystall.knowledge_base.causes import load_causes, matches
@@ -41,6 +42,7 @@ def briefing_data(
         "symptom": _short(case.symptom, _SYMPTOM),
         "window_s": case.steps[-1].window_s if case.steps else 0.0,
         **_findings(case.findings, BRIEFING_CHARS),
+        **{name: value for r in case.results.values() for name, value in _compared(r).items()},
         "not_seen": _spots(spot for r in case.results.values() for spot in r.coverage.not_seen),
         "artifacts": [_artifact(a) for a in case.artifacts],
         **state_data(case, able, lang),
@@ -94,9 +96,20 @@ def result_data(result: ToolResult[Any], budget: int = RESULT_CHARS) -> dict[str
         "status": result.status.value,
         "window_s": round(result.coverage.window_s, 3),
         **_findings(result.findings, budget),
+        **_compared(result),
         "not_seen": _spots(result.coverage.not_seen),
         **({"artifacts": [_artifact(a) for a in result.artifacts]} if result.artifacts else {}),
     }
+
+
+def _compared(result: ToolResult[Any]) -> dict[str, Any]:
+    """Return by how much the step changed since the earlier recording, beside the findings that name its parts."""
+    found = result.data.compared if result.tool == PATH_TOOL else None
+    if found is None:
+        return {}
+    step = found.step.model_dump(mode="json", exclude_none=True) if found.step is not None else None
+    parts = {"tested": found.tested, "changed": found.changed}
+    return {"compared_with_earlier": {"unit": found.unit, "step": step, "parts": parts}}
 
 
 def other_process_data(other: OtherProcess, results: Sequence[ToolResult[Any]]) -> dict[str, Any]:

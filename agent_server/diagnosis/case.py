@@ -366,7 +366,7 @@ class Case:
         conclusion = conclusion or self.settled or self.conclude()
         known = {f.id for f in findings}  # a later result of a tool replaces its earlier findings
         now = datetime.now(timezone.utc)
-        recording = self.observer.recording
+        recording, path = self.observer.recording, self.results.get(PATH_TOOL)
         return Diagnosis(
             id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
             created=rfc3339(now),
@@ -383,6 +383,7 @@ class Case:
             missing=conclusion.missing,
             findings=findings,
             account=account(findings, victim),
+            compared=path.data.compared if path is not None else None,
             steps=[s.model_copy(update={"findings": [i for i in s.findings if i in known]}) for s in self.steps],
             coverage=[r.coverage for r in self.results.values()],
             artifacts=[a.uri for r in self.results.values() for a in r.artifacts],

@@ -38,7 +38,7 @@ from whystall.agent_server.diagnosis.target_choice import choose_process, with_c
 from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel, Transcript
 from whystall.agent_server.inputs.logs import ReadLogs, held_by, read_all
 from whystall.agent_server.inputs.ranks import gathered, runs_named, with_baseline
-from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
+from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, open_earlier, opened
 from whystall.agent_server.inputs.topology import topology_of
 from whystall.agent_server.llm.wire import LanguageModel
 from whystall.agent_server.presentation.pages import judged
@@ -180,8 +180,13 @@ class DiagnosisRunner:
             if params.baseline is not None:
                 self._kb.operator_baselines.load(params.baseline)  # fails before traces are read
             return await self._diagnose_ranks(await in_thread(lambda: gathered(runs)), run, live=True)
+        before = await in_thread(lambda: open_earlier(params.before))
         if source is not None:
             recording = await opened(source, profile)
+            if before is not None and not recording.has("switches"):
+                message = "before compares critical paths, and the recording to judge has no waits"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out, or give a recording of a host")
+            recording.before = before
             if recording.has("crashes") and not recording.has("proc"):  # of logs, and not of a host
                 return await self._diagnose_logs(held_by(recording), run)
             if recording.has("ranks"):
@@ -195,15 +200,15 @@ class DiagnosisRunner:
             check_profile_place(profile)
         async with self._window:
             with raised_when_starved():
-                return await self._observed(run, profile)
+                return await self._observed(run, profile, before)
 
-    async def _observed(self, run: _Run, profile: Path | None) -> Diagnosis:
-        """Return what is found on this host; `profile`: of an accelerator, to join."""
+    async def _observed(self, run: _Run, profile: Path | None, before: Recording | None) -> Diagnosis:
+        """Return what is found on this host; `profile`: of an accelerator, to join; `before`: an earlier recording."""
         target = await self._target(run.params, run.progress)
         serving = await in_thread(lambda: serving_options(run.params.metrics_url, target))
         if serving is not None:
             run.wanted, run.options = run.wanted | {SERVING_TOOL}, serving
-        observer = LiveObserver(target, run.params.engine, run.step_progress, joining(profile))
+        observer = LiveObserver(target, run.params.engine, run.step_progress, joining(profile), before)
         found = await self._investigate(observer, run, target.describe())
         return await in_thread(lambda: known_on_this_host(found, target.pids))
 

@@ -68,12 +68,20 @@ class LiveObserver:
 
     live = True
 
-    def __init__(self, target: Target, engine: str, progress: Progress | None, join: Join | None = None) -> None:
-        """`join` adds a profile to a recording that holds a trace."""
+    def __init__(
+        self,
+        target: Target,
+        engine: str,
+        progress: Progress | None,
+        join: Join | None = None,
+        before: Recording | None = None,
+    ) -> None:
+        """`join` adds a profile to a recording that holds a trace. `before`: an earlier recording, to compare with."""
         self._target = target  # as it was at first
         self._engine = engine
         self._progress = progress
         self._join = join
+        self._before = before
         self.profiled = join is not None
         self.recording: Recording | None = None
         self._ended_ns: dict[str, int] = {}  # CLOCK_MONOTONIC, by id of the recording
@@ -99,6 +107,7 @@ class LiveObserver:
         self._ended_ns[manifest.id] = manifest.start_ns + manifest.window_ns
         if self._join is not None and self.recording.has("ftrace"):
             self.recording = await self._join(self.recording)
+        self.recording.before = self._before
         return await _judged(able, self.recording)
 
     async def observe_process(

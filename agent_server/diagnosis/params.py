@@ -30,6 +30,10 @@ class DiagnoseParams(TargetParams):
         list[str] | None,
         Field(max_length=4096, description="with traces: topology files of their hosts"),
     ] = None
+    before: Annotated[
+        str | None,
+        Field(min_length=1, max_length=4096, description="earlier recording to compare with"),
+    ] = None
     log: Annotated[
         list[str] | None,
         Field(max_length=4096, description="path of a log of a crashed job or host, or a directory; repeatable"),
@@ -58,6 +62,9 @@ class DiagnoseParams(TargetParams):
         if self.baseline is not None and self.traces is None and (source is None or not source.is_dir()):
             message = "baseline compares the operators of traces"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give it with traces, or with a recording of gather")
+        if self.before is not None and (self.traces is not None or self.log):
+            message = "before compares a process with an earlier recording of it: traces and logs exclude it"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "for traces: `whystall run compare_runs`")
         if self.topology and self.traces is None:
             message = "topology states where the ranks of traces run"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give it with traces")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from whystall.tools.recording.manifest import CollectorManifest
 from whystall.tools.recording.store import Recording
 
 _BASELINE = "baseline"
+_OF_HOST = (
+    "compare what two of them waited for with `whystall run critical_path --from AFTER --before BEFORE`, and which"
+    " functions ran with `whystall run flamegraph_diff --before BEFORE --after AFTER`"
+)
 _NOW, _NOW_ALSO, _BEFORE = "traces", "after", "before"
 
 
@@ -59,7 +64,18 @@ def open_job(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> Re
         live = ", or observe the running job (live)" if "live" in tool.params.model_fields else ""
         live += ", or a baseline in place of before" if "baseline" in tool.params.model_fields else ""
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"give them, or a recording made by `whystall gather`{live}")
+    if _BEFORE in wanted and _of_host(runs.now):
+        message = f"{runs.now} is a recording of a host, and has no traces of ranks"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, _OF_HOST)
     return gathered(runs)
+
+
+def _of_host(place: str) -> bool:
+    """Return whether the directory `place` is a recording of `whystall record`."""
+    try:
+        return "switches" in json.loads((Path(place) / "manifest.json").read_bytes())["collectors"]
+    except (OSError, ValueError, KeyError, TypeError):  # traces; also a URL
+        return False
 
 
 def with_baseline(recording: Recording, baselines: OperatorBaselines, name: str) -> Recording:

@@ -34,6 +34,18 @@ def open_source(path: Path) -> Recording:
     return recording_of(open_trace(path), name=clean(path.name))
 
 
+def open_earlier(path: str | None) -> Recording | None:
+    """Return the recording `path`, with whose critical path that of a later one is compared; None without a path.
+
+    Raises `ToolError`: missing_collector if it has no waits, bad_recording; what the readers raise.
+    """
+    if path is None:
+        return None
+    recording = open_source(Path(path))
+    recording.table("switches.segments")
+    return recording
+
+
 def open_log(path: Path, source: Path | None) -> Recording:
     """Return the kernel log in the file `path` as a recording.
 

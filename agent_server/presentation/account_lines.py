@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.presentation.path_change_lines import path_text
 from whystall.knowledge_base.account_row import AccountRow
 from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Lang
@@ -16,12 +17,13 @@ from whystall.prompts.render import FORMATS, fill, fit, voice, words
 from whystall.tools.contract.findings import Finding, Polarity
 
 if TYPE_CHECKING:
+    from whystall.tools.history.path_data import PathDifference
     from whystall.tools.host.critical_path import tool as critical_path
 
 _PAUSES = 5
 _PATH = ("path.running", "path.wait", "path.pause")
 _WIDTH = 6  # of a share
-_ROWS = 12
+_ROWS, _CHANGES = 12, 6
 # What takes this share of the time, and recurs after less than so many seconds, is a part of each step.
 _STEP_PCT, _STEP_S = 10.0, 1.0
 _NOTHING_PCT = 0.05  # rounding errors
@@ -104,14 +106,15 @@ def _share(pct: float, suffix: str, lang: Lang, text: Safe) -> Safe:
 
 
 def critical_path_lines(data: critical_path.Data, lang: Lang, findings: Sequence[Finding] = ()) -> list[Safe]:
-    """Return the first lines of the tool `critical_path`: the thread, why it was chosen, and rows that sum to 100 %,
-    with the ids of their `findings`."""
+    """Return the first lines of the tool `critical_path`: what changed since an earlier recording, the thread, why it
+    was chosen, and rows that sum to 100 %, with the ids of their `findings`."""
     thread = data.thread
     if thread is None:
         return []
     form, say, texts = FORMATS["txt"], voice("txt", lang), words(lang)
     marks = texts["marks"]
-    lines = [Safe(texts["path"]["account"].format(f"{form.name(thread.comm)} ({thread.tid})"))]
+    lines = compared_lines(data.compared, lang, findings)
+    lines += [Safe(texts["path"]["account"].format(f"{form.name(thread.comm)} ({thread.tid})"))]
     if data.chosen_by in texts["chosen_by"]:
         other = data.runner_up
         named = texts["path"]["runner_up"].format(f"{form.name(other.comm)} ({other.tid})") if other else ""
@@ -131,6 +134,15 @@ def critical_path_lines(data: critical_path.Data, lang: Lang, findings: Sequence
         lines.append(_cited(_share(row.window_pct, "txt", lang, text), finding, lang))
     left = 100.0 - sum(row.window_pct for row in rows)
     return [*lines, *([_share(left, "txt", lang, say.path.row(REST, {}))] if left >= _NOTHING_PCT else [])]
+
+
+def compared_lines(found: PathDifference | None, lang: Lang, findings: Sequence[Finding] = ()) -> list[Safe]:
+    """Return what changed in each step since an earlier recording, with the ids of its `findings`."""
+    text = path_text(found, lang, _CHANGES, findings)
+    if text is None:
+        return []
+    left = [Safe("  " + words(lang)["labels"]["left_out"].format(text.left))] if text.left else []
+    return [*text.head, *(Safe(f"- {row}") for row in text.rows), *left]
 
 
 def other_causes(d: Diagnosis, causes: Mapping[str, Cause], suffix: str, lang: Lang) -> list[Safe]:

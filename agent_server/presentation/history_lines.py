@@ -22,7 +22,7 @@ def history_text(result: ToolResult[HistoryData], lang: Lang, limit: int | None 
     data = result.data
     blind = TemplateValues("txt", lang, result.coverage.target).blind([result.coverage])
     parts = len(data.path.rows) if data.path is not None else 0
-    for most in range(max(len(data.rows), len(data.changes), parts), -1, -1):
+    for most in range(max(len(data.rows), len(data.running), len(data.changes), parts), -1, -1):
         text = render(
             "history.txt",
             lang,
@@ -30,6 +30,8 @@ def history_text(result: ToolResult[HistoryData], lang: Lang, limit: int | None 
             target=target_text(result, lang, plain_code),
             rows=[(row, Safe(place_text(row, lang, plain_code))) for row in data.rows[:most]],
             left=data.left_out + len(data.rows) - len(data.rows[:most]),
+            running=[(row, Safe(place_text(row, lang, plain_code))) for row in data.running[:most]],
+            running_left=data.running_left_out + len(data.running) - len(data.running[:most]),
             changes=[(one, Safe(place_text(one, lang, plain_code)), Safe(change_text(one, lang)))
                      for one in data.changes[:most]],
             changes_left=data.changes_left_out + len(data.changes) - len(data.changes[:most]),
@@ -61,7 +63,7 @@ def who_text(place: WaitPlace, lang: Lang, name: Name = str) -> str:
 
 
 def what_text(place: WaitPlace, lang: Lang, name: Name = str) -> str:
-    """Return what they wait for: state, system call, line, object, and who ended the waits."""
+    """Return what they wait for, or that they run: state, system call, line, object, and who ended the waits."""
     texts: dict[str, Any] = words(lang)["history"]
     parts = [str(texts["states"][place.state])]
     for key, text in (("call", place.call), ("line", place.line), ("object", place.object)):

@@ -20,7 +20,7 @@ from whystall.agent_server.presentation.path_change_lines import numbers_text, p
 from whystall.agent_server.presentation.template_values import TemplateValues
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.render import words
-from whystall.tools.collect.slice_history import Place
+from whystall.tools.collect.slice_history import RUNNING, Place
 from whystall.tools.contract.registry import ArtifactContent
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.history.data import HistoryData, HistoryPlace, WaitChange, WaitPlace
@@ -37,7 +37,8 @@ _MOST_COLUMNS = 360
 def history_pages(result: ToolResult[HistoryData], spans: Spans, lang: Lang) -> list[ArtifactContent]:
     """Return the page and the picture; empty without a row."""
     data = result.data
-    rows = data.rows[:_MOST_ROWS]
+    running = data.running[: _MOST_ROWS // 3]
+    rows = [*data.rows[: _MOST_ROWS - len(running)], *running]
     if not rows:
         return []
     texts: dict[str, Any] = words(lang)["history"]
@@ -53,7 +54,9 @@ def history_pages(result: ToolResult[HistoryData], spans: Spans, lang: Lang) -> 
     heading = page_words["heading"].format(target_text(result, lang))
     verdict = verdict_text(data, lang)
     blind = [str(line) for line in TemplateValues("txt", lang, result.coverage.target).blind([result.coverage])]
-    facts = page_words["facts"].format(minutes=f"{data.minutes:g}", waited=seconds_text(data.waited_s))
+    facts = page_words["facts" if data.ran_s is None else "facts_ran"].format(
+        minutes=f"{data.minutes:g}", waited=seconds_text(data.waited_s), ran=seconds_text(data.ran_s or 0.0)
+    )
     path = path_text(data.path, lang, 0)
     notes = [facts, *(path.head if path is not None else []), *blind]
     page = wait_page(
@@ -126,11 +129,11 @@ def _tables(data: HistoryData, texts: dict[str, str], lang: Lang) -> list[Table]
             place_text(row, lang),
             seconds_text(row.waited_s),
             *([seconds_text(row.before_s or 0.0)] if data.baseline_since else []),
-            str(row.count),
-            f"{row.longest_ms:.4g} ms",
+            str(row.count) if row.state != RUNNING else "",
+            f"{row.longest_ms:.4g} ms" if row.state != RUNNING else "",
             ", ".join(map(str, row.pids)),
         )
-        for row in data.rows
+        for row in (*data.rows, *data.running)
     ]
     baseline = [texts["baseline_total"]] if data.baseline_since else []
     columns = (texts["what"], texts["total"], *baseline, texts["count"], texts["longest"], texts["pids"])

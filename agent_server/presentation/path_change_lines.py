@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, plain_code
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import voice, words
+from whystall.tools.contract.findings import Finding
 from whystall.tools.history.path_data import Comparison, PathChange, PathDifference
 
+CHANGE = "step.change"
 _SAME = ("unchanged", "cannot_tell")
 
 
@@ -21,10 +24,12 @@ class PathText(NamedTuple):
     left: int
 
 
-def path_text(found: PathDifference | None, lang: Lang, most: int) -> PathText | None:
-    """Return the comparison with at most `most` rows; None without one."""
+def path_text(found: PathDifference | None, lang: Lang, most: int, findings: Sequence[Finding] = ()) -> PathText | None:
+    """Return the comparison with at most `most` rows, those that changed with the ids of their `findings`; None without
+    one."""
     if found is None:
         return None
+    ids = iter([f.id for f in findings if f.kind == CHANGE])
     texts = _texts(lang)
     colon = words(lang)["marks"]["colon"]
     heading = texts[found.unit].format(
@@ -36,8 +41,15 @@ def path_text(found: PathDifference | None, lang: Lang, most: int) -> PathText |
         head.append(Safe(f"{texts['whole']}{numbers_text(found.step, lang)}"))
     if found.tested is not None:
         head.append(Safe(texts["tested"].format(changed=found.changed, tested=found.tested)))
-    rows = [Safe(f"{numbers_text(row, lang)}{colon}{part_text(row, lang)}") for row in found.rows[:most]]
+    rows = [
+        Safe(f"{numbers_text(row, lang)}{colon}{part_text(row, lang)}{_cited(row, ids)}") for row in found.rows[:most]
+    ]
     return PathText(head, rows, found.left_out + len(found.rows) - len(rows))
+
+
+def _cited(row: PathChange, ids: Iterator[str]) -> str:
+    id = next(ids, "") if row.verdict not in _SAME else ""
+    return f" [{id}]" if id else ""
 
 
 def thread_text(found: PathDifference) -> Safe:
@@ -63,7 +75,8 @@ def numbers_text(one: Comparison, lang: Lang) -> Safe:
     if one.verdict in _SAME:
         return Safe(texts[one.verdict].format(**known, least=quantity(one.detectable_ms or 0.0, "ms")))
     sign = "+" if one.change_ms > 0 else ""
-    known |= {"change": f"{sign}{quantity(one.change_ms, 'ms')}", "q": f"{one.q_value:.2g}"}
+    known |= {"change": f"{sign}{quantity(one.change_ms, 'ms')}"}
+    known |= {"p": f"{one.p_value or 0.0:.2g}", "q": f"{one.q_value:.2g}"}
     return Safe(texts["changed"].format(**known, low=quantity(one.low_ms, "ms"), high=quantity(one.high_ms, "ms")))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from whystall.tools.host.common.timelines import Timeline
     from whystall.tools.host.critical_path.rows import Row
-    from whystall.tools.host.critical_path.walk import World
+    from whystall.tools.host.critical_path.world import World
     from whystall.tools.recording.store import Recording
 
 Lang = Literal["en", "zh"]

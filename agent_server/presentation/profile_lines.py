@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.models import Lang
-from whystall.prompts.escape import Safe, short
+from whystall.prompts.escape import Safe, printable, short
 from whystall.prompts.quantities import direction, points, quantity
 from whystall.prompts.render import FORMATS, fill, voice, words
 
@@ -44,6 +45,7 @@ COLUMNS = MappingProxyType(
             *("change_pct", "cost_pct"),
         ),
         ("flamegraph_diff", "aligned"): (),
+        ("flamegraph_diff", "next"): (),
         ("compare_runs", "aligned"): (),
         ("hang", "rows"): ("rank", "pid", "comm", "doing", "object", "whom", "line", "collective", "still", "late"),
         ("gpu_health", "messages"): (
@@ -113,6 +115,10 @@ def flamegraph_diff_lines(data: DiffData, lang: Lang) -> list[Safe]:
             known = {"before": _name(row.before or "-"), "after": _name(row.after or "-")}
             lines.append(Safe("  " + all_texts["ranks"]["note"].format(_filled(texts["checks"][row.code], **known))))
     lines += aligned_lines(data.aligned, lang)
+    for call in data.next:
+        both = call.arguments["recording"], call.arguments["before"]
+        command = shlex.join(["whystall", "run", call.tool, "--from", both[0], "--before", both[1]])
+        lines.append(Safe("  " + _filled(texts["waits_compared"], command=Safe(printable(command)))))
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from whystall.agent_server.presentation.account_lines import account_text, other_causes
+from whystall.agent_server.presentation.account_lines import account_text, compared_lines, other_causes
 from whystall.agent_server.presentation.defect_lines import defect_text
 from whystall.agent_server.presentation.match_lines import match_texts
 from whystall.agent_server.presentation.reasoning_lines import explanation
@@ -110,6 +110,7 @@ class TemplateValues:
             "busy": self._busy(d),
             "stages": [self.finding(finding) for finding in slowest_stage(d.findings)],
             "account": account,
+            "compared": compared_lines(d.compared, self._lang, d.findings) if self._suffix == "txt" else [],
             "where": self._where(d.culprit) if d.culprit else "",
             "how_long": self._how_long(d.culprit) if d.culprit else "",
             "actors": [self._actor(actor) for actor in d.culprit.actors] if d.culprit else [],

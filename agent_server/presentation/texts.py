@@ -14,6 +14,7 @@ from whystall.agent_server.presentation.account_lines import path_rows
 from whystall.agent_server.presentation.defect_lines import upgrade_plan
 from whystall.agent_server.presentation.headlines import headline
 from whystall.agent_server.presentation.match_lines import MatchText, match_texts, note_texts
+from whystall.agent_server.presentation.path_change_lines import CHANGE
 from whystall.agent_server.presentation.profile_lines import COLUMNS
 from whystall.agent_server.presentation.template_values import ALL, TITLES, TemplateValues
 from whystall.agent_server.presentation.ticket_texts import ticket_context
@@ -80,7 +81,7 @@ def result_text(result: ToolResult[Any], lang: Lang, limit: int | None = TEXT_LI
         )
 
     rows_of = path_rows(result.data, result.findings) if result.tool == "critical_path" else []
-    others = [f for f in _worst_first(result.findings) if f not in rows_of]
+    others = [f for f in _worst_first(result.findings) if f not in rows_of and f.kind != CHANGE]
     calm = [f for f in others if f.polarity is Polarity.NORMAL]
     normal = view.normal([f for f in calm if not f.kind.startswith(_NEUTRAL)], limit // 4)
     stated = [f for f in others if f.polarity is Polarity.ABNORMAL]
@@ -97,7 +98,7 @@ def _tables(result: ToolResult[Any], lang: Lang, budget: int) -> list[Safe]:
     """Return the tables of the result within `budget` characters, each with its name and the number of rows shown."""
     lines: list[Safe] = []
     notes: dict[str, str] = words(lang)["table_notes"].get(result.tool, {})
-    for name, value in result.data.model_dump(mode="json", exclude={"remedies"}).items():
+    for name, value in result.data.model_dump(mode="json", exclude={"remedies", "compared"}).items():
         if isinstance(value, dict) and value:
             shown = [Safe(f"{name}: {record(value)}")]
         elif isinstance(value, list) and value and isinstance(value[0], dict):

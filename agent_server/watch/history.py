@@ -19,7 +19,7 @@ from whystall.agent_server.job_lookup.resolve import resolve
 from whystall.agent_server.ticketing.oncall.times import parse_span, parse_time
 from whystall.agent_server.watch.path_history import path_history
 from whystall.tools.collect.continuous import directory_of_watch
-from whystall.tools.collect.slice_history import LOG_NAME, HistoryRow, Minute, history_minutes
+from whystall.tools.collect.slice_history import LOG_NAME, RUNNING, HistoryRow, Minute, history_minutes
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params
 from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage, Status, ToolResult
@@ -77,12 +77,14 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
     baseline = _baseline(params, start, end, now)
     directory = directory or directory_of_watch()
     minutes = _minutes(directory)
-    wanted = _wanted(params, minutes)
+    asked = _wanted(params, minutes)
+    unsampled = _unsampled(minutes, [(start, end), *([baseline] if baseline is not None else [])])
+    wanted: Wants = (lambda minute, row: row.place.state != RUNNING and asked(minute, row)) if unsampled else asked
     grid = grid_of(minutes, start, end, wanted)
     before = grid_of(minutes, *baseline, wanted) if baseline is not None else None
-    spans = Spans(grid, before)
+    spans = Spans(grid, before, sampled=not unsampled)
     data = summarise(spans, params.top, params.parts)
-    spots = []
+    spots = [BlindSpot(code="history_unsampled", detail=f"{unsampled} min")] if unsampled else []
     begins = minutes[0].first_ns
     judged = [(grid, (start, end))]
     if before is not None and baseline is not None:
@@ -127,9 +129,19 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
         findings=findings,
         coverage=coverage,
         data=data,
-        totals={"rows": len(grid.keys) + grid.left_out, "changes": len(data.changes) + data.changes_left_out},
+        totals={
+            "rows": len(data.rows) + data.left_out,
+            "running": len(data.running) + data.running_left_out,
+            "changes": len(data.changes) + data.changes_left_out,
+        },
     )
     return Judged(result, spans)
+
+
+def _unsampled(minutes: Sequence[Minute], spans: Sequence[tuple[int, int]]) -> int:
+    """Return the number of minutes of the spans without CPU samples, as an older watch wrote them."""
+    inside = (one for one in minutes if any(first - 60_000_000_000 < one.minute_ns < last for first, last in spans))
+    return sum(1 for one in inside if any(one.recorded_ns) and not one.sample_ns)
 
 
 def _target(params: HistoryParams) -> str:

@@ -36,6 +36,7 @@ THOROUGH = (
     "test_cache_demo",
     "test_calibration",
     "test_collectives",
+    "test_compared_paths",
     "test_containers",
     "test_convert_disk_full",
     "test_cpu_profile",

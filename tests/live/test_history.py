@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted import child
 
+from whystall.agent_server.presentation.history_lines import history_text
 from whystall.agent_server.watch.history import HistoryParams, history
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits
 from whystall.tools.collect.slice_history import JobName
@@ -52,6 +54,34 @@ sys.stdin.readline()
 """
 
 
+# A step that decodes for a fixed time, and in the second phase computes for longer: all on the CPU.
+BUSY = f"""
+def decode(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until: pass
+def compute(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until: pass
+def phase(what, seconds):
+    start, steps = time.time(), 0
+    while time.time() < start + {2 * PHASE_S}:
+        decode(0.02)
+        compute(seconds)
+        time.sleep(0.03)
+        steps += 1
+    log(what=what, start=start, end=time.time(), steps=steps)
+go()
+phase("few", 0.01)
+phase("more", 0.09)
+log(what="end")
+sys.stdin.readline()
+"""
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(round(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def marks_of(lines: list[dict[str, Any]]) -> dict[str, float]:
     return {line["what"]: line["at"] for line in lines if line["what"] in ("locked", "free", "end")}
 
@@ -90,3 +120,37 @@ def test_a_phase_that_waits_for_a_lock_is_found(tmp_path: Path, monkeypatch: pyt
     assert row.waited_s == pytest.approx(2 * PHASE_S, rel=0.4)
     assert judged.result.findings[0].kind == "wait.change"
     assert judged.result.coverage.collectors[0].proven
+
+
+@pytest.mark.usefixtures("small_history")
+def test_more_work_on_the_cpu_is_found_by_its_line(tmp_path: Path) -> None:
+    directory = tmp_path / "watch"
+    with child(BUSY) as subject:
+        target = Target(everything=False, pid=subject.pid, pids=[subject.pid])
+        recorder = ContinuousRecorder(target, Limits(slice_ns=250 * MS, cpu_share=0.5), directory)
+        recorder.start()
+        try:
+            recorder.retarget(frozenset({subject.pid}), {subject.pid: JobName("process:1", "phases")})
+            subject.go()
+            until = time.monotonic() + 4 * PHASE_S + 2
+            while time.monotonic() < until:
+                time.sleep(0.1)
+                recorder.poll()
+            log = {line["what"]: line for line in subject.until("end")}
+        finally:
+            recorder.close()
+    few, more = log["few"], log["more"]
+    spans = [[moment(one["start"] + 1), moment(one["end"] - 1)] for one in (few, more)]
+    (since, until_), (late, end) = spans
+    params = HistoryParams(since=late, until=end, baseline_since=since, baseline_until=until_, pid=subject.pid)
+    result = history(params, directory).result
+    print(history_text(result, "en"))
+    ran = {one.line: one for one in result.data.changes if one.state == "running"}
+    assert ran, result.data.running
+    # CPU time per second of each loop, by the program's own log
+    rate = {one["what"]: one["steps"] / (one["end"] - one["start"]) for one in (few, more)}
+    worked = sum(one.after - one.before for one in ran.values() if one.line.startswith("compute ("))
+    assert worked == pytest.approx(0.09 * rate["more"] - 0.01 * rate["few"], abs=0.15)
+    assert not [one for one in ran.values() if one.direction != "shrank" and one.line.startswith("decode (")]
+    assert result.data.ran_s == pytest.approx(0.11 * rate["more"] * sum(result.data.recorded_s), rel=0.3)
+    assert "running.change" in {finding.kind for finding in result.findings}

@@ -300,7 +300,8 @@ class ContinuousRecorder:
             log.append(CALLS, cut.start, cut.end, calls_entry(cut))
         if self._history is not None:
             targets = frozenset(session.target_pids())
-            self._history.add(cut, targets, self._scan, self._limits.min_ns, self._budget.lowered)
+            least, lowered = self._limits.min_ns, self._budget.lowered
+            self._history.add(cut, targets, self._scan, least, lowered, self._sample_ns())
         if carried := self._scan.carry(cut.end):
             log.append(RECORDS, cut.end, cut.end, carried)
         ended = session.prune()
@@ -316,13 +317,17 @@ class ContinuousRecorder:
         log.forget_pages()
         self._slice_due = time.monotonic_ns() + self._limits.slice_ns
 
+    def _sample_ns(self) -> int:
+        """Return the CPU time that a sample represents, ns."""
+        return 1_000_000_000 // self._limits.sample_hz * self._budget.sample_one_in
+
     def _head(self, session: ContinuousSession) -> dict[str, Any]:
         python = session.python.processes
         return {
             "pids": session.kinds(),
             "min_ns": self._limits.min_ns,
             "lowered": self._budget.lowered,
-            "sample_ns": 1_000_000_000 // self._limits.sample_hz * self._budget.sample_one_in,
+            "sample_ns": self._sample_ns(),
             "hooks": session.hooks,
             "variants": {name: "new" if here else "old" for name, here in session.variants.items()},
             "python": python.result.processes if python is not None else {},

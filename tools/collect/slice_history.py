@@ -1,5 +1,6 @@
 """The coarse history of a continuous recording: seconds of waiting by minute, process, thread, system call, line of
-code, file or lock, and who ended the waits; in parts of ten seconds.
+code, file or lock, and who ended the waits; and seconds on a CPU by thread and line, from samples; in parts of ten
+seconds.
 
 A wait counts in the parts in which it lasts. The rows are kept in a small log of their own, some days long, also across
 boots. Times are CLOCK_REALTIME. `history_minutes` reads it.
@@ -28,12 +29,14 @@ LOG_BYTES = 8 << 20
 PART_NS = 10_000_000_000
 PARTS = 6
 _MINUTE_NS = PART_NS * PARTS
-_MOST_ROWS = 400  # of a minute; the others become one row per thread
+_MOST_ROWS, _MOST_RUNNING = 400, 100  # of a minute; the others become one row per thread
 _MOST_KEPT = 2000  # while the minute lasts
 _MOST_ENDS = 3  # of a row
 _OFF_KEY = lay.unpacker(lay.OffKey).size
 _TID = 4
 FORM = 2
+RUNNING = "running"
+"""`Place.state` of threads on a CPU."""
 
 
 class JobName(NamedTuple):
@@ -44,9 +47,10 @@ class JobName(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What threads of one role wait for. `comm`: name of the thread, numbers as ``*``; `main`: the main thread of its
-    process; `state`: D, S, R (without a CPU) or other; `call`: system call, or the function of an accelerator's library
-    in which it is; `line`: of the program; `object`: file, peer of a socket, or lock. Texts are empty if unknown."""
+    """What threads of one role wait for, or what they run. `comm`: name of the thread, numbers as ``*``; `main`: the
+    main thread of its process; `state`: D, S, R (without a CPU), other, or `RUNNING`; `call`: system call, or the
+    function of an accelerator's library in which it is; `line`: of the program; `object`: file, peer of a socket, or
+    lock. Texts are empty if unknown."""
 
     comm: str
     main: bool
@@ -57,9 +61,9 @@ class Place(NamedTuple):
 
 
 class HistoryRow(NamedTuple):
-    """Waits of threads of one process in one place in a minute. `parts_ns`: time in each part, `waited_ns`: their sum;
-    `number`: of waits that ended; `longest_ns`: of one. `enders`: who ended most of the time of those that ended, see
-    `slice_waits.ended_by`, with that time."""
+    """Waits, or the CPU time, of threads of one process in one place in a minute. `parts_ns`: time in each part,
+    `waited_ns`: their sum; `number`: of waits that ended; `longest_ns`: of one. `enders`: who ended most of the time of
+    those that ended, see `slice_waits.ended_by`, with that time."""
 
     minute_ns: int
     pid: int
@@ -79,7 +83,8 @@ class HistoryRow(NamedTuple):
 class Minute:
     """What is known of a minute. `recorded_ns`: how much of each part was recorded; `run`: when the recorder started;
     `min_ns`: the longest threshold in it, below which waits have no lock and no end, of processes that are not in
-    `lowered`, which has those with less detail; `lost`: records that did not fit; `jobs`: of processes."""
+    `lowered`, which has those with less detail; `sample_ns`: the longest time that a CPU sample represents, 0: the
+    minute has none, as of older versions; `lost`: records that did not fit; `jobs`: of processes."""
 
     minute_ns: int
     rows: tuple[HistoryRow, ...]
@@ -87,6 +92,7 @@ class Minute:
     run: int = 0
     min_ns: int = 0
     lost: int = 0
+    sample_ns: int = 0
     jobs: Mapping[int, JobName] = field(default_factory=dict)
     lowered: Mapping[int, int] = field(default_factory=dict)
 
@@ -133,7 +139,7 @@ class History:
         self._part = 0
         self._sums: _Sums = {}
         self._recorded = [0] * PARTS
-        self._min_ns = self._lost = 0
+        self._min_ns = self._sample_ns = self._lost = 0
         self._lowered: dict[int, int] = {}
 
     def name_jobs(self, jobs: Mapping[int, JobName]) -> None:
@@ -148,9 +154,10 @@ class History:
         scan: Scan,
         min_ns: int = 0,
         lowered: Mapping[int, int] | None = None,
+        sample_ns: int = 0,
     ) -> None:
-        """Add the waits of a slice of the processes `targets`. `min_ns`: its threshold; `lowered`: that of processes
-        with less detail."""
+        """Add the waits and samples of a slice of the processes `targets`. `min_ns`: its threshold; `lowered`: that of
+        processes with less detail; `sample_ns`: what a sample represents of CPU time."""
         middle = time.time_ns() - (time.monotonic_ns() - (cut.start + cut.end) // 2)
         minute, part = middle // _MINUTE_NS, middle % _MINUTE_NS // PART_NS
         if minute != self._minute:
@@ -160,12 +167,12 @@ class History:
             self._write()
         self._part = part
         self._recorded[part] += cut.end - cut.start
-        self._min_ns = max(self._min_ns, min_ns)
+        self._min_ns, self._sample_ns = max(self._min_ns, min_ns), max(self._sample_ns, sample_ns)
         for pid, least in (lowered or {}).items():
             if pid in targets:
                 self._lowered[pid] = max(self._lowered.get(pid, 0), least)
         self._lost += sum(cut.counters.get(name, 0) for name in lay.LOSSES)
-        for (pid, place), found in _slice_sums(cut, targets, scan, self._peers, part).items():
+        for (pid, place), found in _slice_sums(cut, targets, scan, self._peers, part, sample_ns).items():
             key = pid, place
             if key not in self._sums and len(self._sums) >= _MOST_KEPT:
                 key = pid, _without_place(place)
@@ -187,10 +194,10 @@ class History:
         ]
         pids = {pid for pid, _ in self._sums}
         jobs = {str(pid): name for pid in pids if (name := self._job_of(pid)) is not None}
-        known = {"recorded": self._recorded, "run": self._run, "min_ns": self._min_ns, "lost": self._lost}
-        known["lowered"] = self._lowered
+        known = {"recorded": self._recorded, "run": self._run, "lost": self._lost}
+        detail = {"min_ns": self._min_ns, "lowered": self._lowered, "sample_ns": self._sample_ns}
         begun = self._minute * _MINUTE_NS
-        content = {"form": FORM, "rows": rows, "jobs": jobs, **known}
+        content = {"form": FORM, "rows": rows, "jobs": jobs, **known, **detail}
         put = self._log.replace_last if self._written else self._log.append
         self._written = put(HISTORY, begun, begun + _MINUTE_NS, packed(content))
 
@@ -212,7 +219,7 @@ class History:
         return None
 
 
-def _slice_sums(cut: Cut, targets: Collection[int], scan: Scan, peers: Peers, part: int) -> _Sums:
+def _slice_sums(cut: Cut, targets: Collection[int], scan: Scan, peers: Peers, part: int, sample_ns: int) -> _Sums:
     """Return the sums of a slice, as `part` of the minute.
 
     Totals of the kernel include short waits, and all of those that ended, also before the slice. The records give what
@@ -221,13 +228,15 @@ def _slice_sums(cut: Cut, targets: Collection[int], scan: Scan, peers: Peers, pa
     names = cap.threads(map_items(*cut.threads, _TID))
     made: _Sums = {}
 
+    def role(tid: int, comm: bytes) -> str:
+        thread = names.get(tid)
+        return role_of(thread.comm if thread is not None else comm)
+
     def known(key: WaitKey, comm: bytes) -> tuple[int, Place]:
-        thread = names.get(key.tid)
         call = scan.accelerator_call(key.pystack) or (syscall_name(key.nr) if key.nr >= 0 else "")
         name = peers.name(key.tgid, key.file[0], scan.details.file_name(key.file)) if key.file[0] else ""
         line, state = scan.line(key.tgid, key.pystack), lay.OFF_CLASSES[key.state]
-        role = role_of(thread.comm if thread is not None else comm)
-        return key.tgid, Place(role, key.tgid == key.tid, state, call, line, name)
+        return key.tgid, Place(role(key.tid, comm), key.tgid == key.tid, state, call, line, name)
 
     def add(where: tuple[int, Place], took: int, number: int, longest: int = 0) -> None:
         one = made.setdefault(where, _Sum())
@@ -257,6 +266,10 @@ def _slice_sums(cut: Cut, targets: Collection[int], scan: Scan, peers: Peers, pa
             add((pid, place), 0, 0)
             enders = made[pid, place].enders
             enders[who] = enders.get(who, 0) + ended
+    for tgid, tid, pystack, number in scan.ran.counts():
+        if tgid in targets:
+            call, line = scan.accelerator_call(pystack), scan.line(tgid, pystack)
+            add((tgid, Place(role(tid, b""), tgid == tid, RUNNING, call, line)), number * sample_ns, 0)
     for one in made.values():
         one.parts[part] = max(0, one.parts[part])  # totals that did not fit the map of the kernel
         one.number = max(0, one.number)
@@ -273,10 +286,12 @@ def _without_place(place: Place) -> Place:
 
 
 def _folded(sums: _Sums) -> _Sums:
-    """Return the longest `_MOST_ROWS` rows; the others by thread."""
+    """Return the longest `_MOST_ROWS` rows of waits, and `_MOST_RUNNING` of running; the others by thread."""
     ordered = sorted(sums.items(), key=lambda item: -sum(item[1].parts))
-    made: _Sums = dict(ordered[:_MOST_ROWS])
-    for (pid, place), more in ordered[_MOST_ROWS:]:
+    runs = [item for item in ordered if item[0][1].state == RUNNING]
+    waits = [item for item in ordered if item[0][1].state != RUNNING]
+    made: _Sums = dict([*waits[:_MOST_ROWS], *runs[:_MOST_RUNNING]])
+    for (pid, place), more in (*waits[_MOST_ROWS:], *runs[_MOST_RUNNING:]):
         made.setdefault((pid, _without_place(place)), _Sum()).add(more)
     return made
 
@@ -304,12 +319,14 @@ def _minute(start: int, content: Mapping[str, Any]) -> Minute:
     jobs = {int(pid): JobName(*name) for pid, name in content["jobs"].items()}
     recorded = tuple(content["recorded"])
     lowered = {int(pid): int(ns) for pid, ns in content.get("lowered", {}).items()}
-    return Minute(start, rows, recorded, content["run"], content["min_ns"], content["lost"], jobs, lowered)
+    sampled = content.get("sample_ns", 0)
+    return Minute(start, rows, recorded, content["run"], content["min_ns"], content["lost"], sampled, jobs, lowered)
 
 
 def history_rows(directory: Path, since_ns: int, until_ns: int) -> list[HistoryRow]:
-    """Return the rows of `history_minutes`. Raises as that."""
-    return [row for minute in history_minutes(directory, since_ns, until_ns) for row in minute.rows]
+    """Return the waits of `history_minutes`. Raises as that."""
+    minutes = history_minutes(directory, since_ns, until_ns)
+    return [row for minute in minutes for row in minute.rows if row.place.state != RUNNING]
 
 
 def jobs_of(minutes: Iterable[Minute]) -> dict[int, JobName]:

@@ -16,6 +16,7 @@ from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
 from whystall.bpf import python_code, syscalls
 from whystall.bpf.ring import HEAD, records
+from whystall.tools.collect.slice_samples import SliceSamples
 from whystall.tools.collect.slice_waits import SliceWaits
 from whystall.tools.contract.text import clean
 from whystall.tools.stacks.libraries import is_library, short_path
@@ -111,6 +112,7 @@ class Scan:
         self._going_on: dict[int, OpenWait] = {}
         self._origin: dict[int, tuple[int, int, int]] = {}  # of a place: system call, process, Python stack
         self.details = SliceWaits()
+        self.ran = SliceSamples()
         self._stacks: dict[int, bytes] = {}
         self._before: dict[int, bytes] = {}  # those of the slice before: some waits still name them
         self._open: set[int] = set()
@@ -124,6 +126,8 @@ class Scan:
             kind = taken[at]
             if kind == lay.RECORD_SEGMENT:
                 self._segment(taken, at, waits)
+            elif kind == lay.RECORD_SAMPLE:
+                self.ran.sample(taken, at)
             elif kind == lay.RECORD_STACK:
                 self._stacks[_STACK_KEY(taken, at)[2]] = taken[at : at + size]
             elif kind == lay.RECORD_CODE:
@@ -153,6 +157,7 @@ class Scan:
         self._open = set()
         self.in_progress, self._going_on = self._going_on, {}
         self.details.begin(start_ns)
+        self.ran.begin()
         return framed(self._stacks.values())
 
     def _segment(self, taken: bytes, at: int, waits: Waits) -> None:

@@ -42,12 +42,21 @@ BLIND_SPOTS = frozenset(
         "history_gap",  # parts of the span in which no watch recorded; detail: how long in all, the longest one
         "history_restart",  # the watch was started again; detail: when
         "history_lowered",  # the watch kept less detail to limit its cost; detail: the threshold, in how many minutes
+        "history_unsampled",  # minutes of an older watch have no CPU time; detail: how many
         "history_short",  # too little is recorded to test for changes; detail: how much
         "path_not_kept",  # only the coarse history is left of a span: ends of chains are not known; detail: which
         "path_part",  # full detail is left of a part of a span, which alone was compared; detail: which
         # the thresholds of waits were raised; detail: of waits, of those of which it is known who ended them
         "path_lowered",
         "path_gap",  # of a span with an interruption, or too short, the critical path is not compared
+        "path_redacted",  # nor of a recording whose names are hashed
+        "path_other_engine",  # nor of recordings by different engines, or by one that samples; detail: which
+        "path_other_kernel",  # compared recordings are of different kernels; detail: which
+        "path_other_host",  # compared recordings are of different hosts; detail: which
+        "path_one_run",  # of each of two processes there is one recording: how much they differ by chance is not known
+        "path_lost",  # one of two compared recordings has lost records; detail: the share of each
+        "path_lines_moved",  # lines of a program have other numbers in a later recording; detail: which
+        "path_little_in_common",  # two compared paths have few rows in common; detail: the share of each
         "path_several_jobs",  # critical paths are compared of one job or process
         "path_other_thread",  # the threads that make progress in two spans have different roles
         "cut_short",  # the window ended before its time

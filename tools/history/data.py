@@ -16,11 +16,11 @@ _BARS = "_▁▂▃▄▅▆▇█"
 
 
 class WaitPlace(Model):
-    """What threads waited for. `job`: empty if unknown; `comm`: name of the threads, digits as ``*``; `main`: the main
-    threads of their processes; `state`: D (uninterruptible), S, R (without a CPU) or other; `line`: of the program;
-    `object`: file, peer of a socket, or lock; `ended_by`: who ended most of the time of
-    those waits that ended: ``thread NAME`` of the same process, ``process NAME``, or timer, block, network, signal,
-    interrupt. Texts are empty if unknown."""
+    """What threads waited for, or ran. `job`: empty if unknown; `comm`: name of the threads, digits as ``*``; `main`:
+    the main threads of their processes; `state`: D (uninterruptible), S, R (without a CPU), other, or ``running``: on a
+    CPU, by samples; `line`: of the program; `object`: file, peer of a socket, or lock; `ended_by`: who ended most of
+    the time of those waits that ended: ``thread NAME`` of the same process, ``process NAME``, or timer, block, network,
+    signal, interrupt. Texts are empty if unknown."""
 
     job: str
     comm: str
@@ -33,9 +33,10 @@ class WaitPlace(Model):
 
 
 class HistoryPlace(WaitPlace):
-    """Waits in one place. `count`: of waits that ended; `parts_s`: seconds in each part of the span, oldest first;
-    `before_s`: in the baseline, scaled to the recorded time of the span; None: not asked for, or nothing was recorded
-    then. `pids`: of the first processes. `idle`: the threads waited all the time, and no wait ended."""
+    """Waits in one place, or CPU time (`waited_s` then). `count`: of waits that ended; `parts_s`: seconds in each part
+    of the span, oldest first; `before_s`: in the baseline, scaled to the recorded time of the span; None: not asked
+    for, or nothing was recorded then. `pids`: of the first processes. `idle`: the threads waited all the time, and no
+    wait ended."""
 
     waited_s: float
     count: int
@@ -71,9 +72,10 @@ class WaitChange(WaitPlace):
 
 
 class HistoryData(Model):
-    """What the threads of watched jobs waited for. `minutes`, `minutes_before`: recorded in the span and in the
-    baseline; `waited_s`: of all rows but idle ones, `idle_s`: of these. `tested`: rows tested for a change, None: the
-    span is too short for it. `jobs`: names of those in the span. `recorded_s`: seconds recorded in each part of it."""
+    """What the threads of watched jobs waited for, and ran. `minutes`, `minutes_before`: recorded in the span and in
+    the baseline; `waited_s`: of all waits but idle ones, `idle_s`: of these; `ran_s`: CPU time, None if it is not
+    known. `tested`: rows tested for a change, None: the span is too short for it. `jobs`: names of those in the span.
+    `recorded_s`: seconds recorded in each part of it."""
 
     since: str
     until: str
@@ -87,6 +89,9 @@ class HistoryData(Model):
     recorded_s: list[float] = Field(default_factory=list)
     rows: list[HistoryPlace] = Field(default_factory=list)
     left_out: int = 0
+    ran_s: float | None = None
+    running: list[HistoryPlace] = Field(default_factory=list)
+    running_left_out: int = 0
     changes: list[WaitChange] = Field(default_factory=list)
     changes_left_out: int = 0
     tested: int | None = None

@@ -1,4 +1,4 @@
-"""Rows of the history as a matrix: what was waited for by time."""
+"""Rows of the history as a matrix: what was waited for, and what ran, by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whystall.tools.collect.slice_history import PART_NS, HistoryRow, Minute, Place
+from whystall.tools.collect.slice_history import PART_NS, RUNNING, HistoryRow, Minute, Place
 
 Floats = NDArray[np.float64]
 MOST_COLUMNS = 2160
@@ -22,7 +22,7 @@ _LEAST_S = 0.001
 
 
 class RowKey(NamedTuple):
-    """A row: the name of the job (empty if unknown), and what its threads wait for."""
+    """A row: the name of the job (empty if unknown), and what its threads wait for, or run."""
 
     job: str
     place: Place
@@ -31,9 +31,9 @@ class RowKey(NamedTuple):
 @dataclass(frozen=True)
 class Grid:
     """`start_ns`: of the first column (CLOCK_REALTIME), `column_ns`: the length of each. `recorded`: seconds recorded
-    in each column; `waited`: rows x columns, seconds of all threads of the row. `count`, `longest_ns`, `pids`: of each
-    row; `enders`: who ended most of the time of its waits that ended, empty if unknown. `left_out`: rows beyond
-    `MOST_ROWS`, and those of less than a millisecond."""
+    in each column; `waited`: rows x columns, seconds of all threads of the row, of `running` ones of CPU time. `count`,
+    `longest_ns`, `pids`: of each row; `enders`: who ended most of the time of its waits that ended, empty if unknown.
+    `left_out`: rows beyond `MOST_ROWS`, and those of less than a millisecond."""
 
     start_ns: int
     column_ns: int
@@ -52,6 +52,11 @@ class Grid:
         return np.asarray(self.waited.sum(axis=1))
 
     @property
+    def running(self) -> NDArray[np.bool_]:
+        """Return which rows are CPU time, not waits."""
+        return np.array([key.place.state == RUNNING for key in self.keys], np.bool_)
+
+    @property
     def idle(self) -> NDArray[np.bool_]:
         """Return which rows are of threads that waited all the time and were never woken: no wait of them ended."""
         rates, weight = self.rates(), self.recorded > 0
@@ -59,7 +64,7 @@ class Grid:
             return np.zeros(len(self.keys), np.bool_)
         known = rates[:, weight]
         steady = known.std(axis=1) <= _STEADY * np.maximum(known.mean(axis=1), 1e-12)
-        return np.asarray(steady & (np.array(self.count, np.int64) == 0) & (known.shape[1] > 1))
+        return np.asarray(steady & ~self.running & (np.array(self.count, np.int64) == 0) & (known.shape[1] > 1))
 
     def rates(self) -> Floats:
         """Return seconds of waiting per recorded second, rows x columns; 0 where nothing was recorded."""

@@ -1,4 +1,4 @@
-"""A span of the history in few rows: where threads waited most, when, and what has changed."""
+"""A span of the history in few rows: where threads waited and ran most, when, and what has changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from whystall.tools.collect.slice_history import RUNNING
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.history.change_tests import LEVEL, Compared, compare, search
 from whystall.tools.history.data import Direction, HistoryData, HistoryPlace, WaitChange
@@ -27,18 +28,21 @@ _MOST_PIDS = 8
 
 @dataclass(frozen=True)
 class Spans:
-    """The span, and the baseline if there is one."""
+    """The span, and the baseline if there is one. `sampled`: CPU time is known in both."""
 
     now: Grid
     before: Grid | None = None
+    sampled: bool = True
 
 
 def summarise(spans: Spans, top: int, parts: int = PARTS) -> HistoryData:
-    """Return the `top` rows of the span in at most `parts` parts, those of idle threads last, and the `top` changes."""
+    """Return the `top` waits of the span in at most `parts` parts, those of idle threads last, as many rows of CPU
+    time, and the `top` changes."""
     now, before = spans.now, spans.before
     parts = min(parts, len(now.recorded))
-    totals, idle = now.totals, now.idle
+    totals, idle, runs = now.totals, now.idle, now.running
     order = sorted(range(len(now.keys)), key=lambda at: (bool(idle[at]), -float(totals[at])))
+    waits, running = ([at for at in order if bool(runs[at]) is of] for of in (False, True))
     changes, tested = _changes(spans)
     both = now.recorded.sum(), before.recorded.sum() if before is not None else 0.0
     return HistoryData(
@@ -48,12 +52,15 @@ def summarise(spans: Spans, top: int, parts: int = PARTS) -> HistoryData:
         baseline_until=at_text(before.start_ns + len(before.recorded) * before.column_ns) if before is not None else "",
         minutes=round(float(both[0]) / 60, 2),
         minutes_before=round(float(both[1]) / 60, 2),
-        waited_s=round(float(totals[~idle].sum()), 3),
+        waited_s=round(float(totals[~idle & ~runs].sum()), 3),
         idle_s=round(float(totals[idle].sum()), 3),
         jobs=sorted({key.job for key in now.keys if key.job}),
         recorded_s=_parts(now.recorded, parts),
-        rows=[_row(now, at, bool(idle[at]), before, parts) for at in order[:top]],
-        left_out=max(0, len(order) - top) + now.left_out,
+        rows=[_row(now, at, bool(idle[at]), before, parts) for at in waits[:top]],
+        left_out=max(0, len(waits) - top) + now.left_out,
+        ran_s=round(float(totals[runs].sum()), 3) if spans.sampled else None,
+        running=[_row(now, at, False, before, parts) for at in running[:top]],
+        running_left_out=max(0, len(running) - top),
         changes=changes[:top],
         changes_left_out=max(0, len(changes) - top),
         tested=tested,
@@ -150,7 +157,8 @@ def direction(old: float, new: float) -> Direction:
 
 
 def findings_of(data: HistoryData) -> list[Finding]:
-    """Return a finding per change. Longer waits are abnormal beside the other time, and no fault by themselves."""
+    """Return a finding per change. Longer waits, and more CPU time, are abnormal beside the other time, and no fault by
+    themselves."""
     whole = max(0, ns_of(data.until) - ns_of(data.since))
     found = []
     for number, one in enumerate(data.changes, 1):
@@ -159,7 +167,7 @@ def findings_of(data: HistoryData) -> list[Finding]:
         found.append(
             Finding(
                 id=f"history.{number}",
-                kind="wait.change",
+                kind="running.change" if one.state == RUNNING else "wait.change",
                 subject=Subject(type="thread", pid=one.pids[0] if len(one.pids) == 1 else None, comm=one.comm or None),
                 interval=Interval(start_ns=start, end_ns=max(start, min(ns_of(one.until) - ns_of(data.since), whole))),
                 metrics={
@@ -173,7 +181,7 @@ def findings_of(data: HistoryData) -> list[Finding]:
                 attributes={
                     name: text
                     for name, text in {
-                        "state": one.state,
+                        "state": one.state if one.state != RUNNING else "",
                         "syscall": one.call,
                         "code": one.line,
                         "object": one.object,

@@ -53,6 +53,8 @@ class Recording:
 
     def __init__(self, manifest: Manifest, tables: dict[str, pl.DataFrame], directory: Path | None = None) -> None:
         self.manifest = manifest
+        self.before: Recording | None = None
+        """An earlier recording with which this one is compared; it is not saved."""
         self._tables = tables
         self._directory = directory
 

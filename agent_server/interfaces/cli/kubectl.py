@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAME = "kubectl whystall"
 # The pod is the target; paths would be those of the agent's own file system.
 _NOT_HERE = (
-    *("pid", "comm", "cgroup", "children", "traces", "baseline", "topology", "log"),
+    *("pid", "comm", "cgroup", "children", "traces", "baseline", "topology", "before", "log"),
     *("scheduler", "jobs", "profile", "calibrate"),
 )
 _KINDS = ("pod", "pods", "po")

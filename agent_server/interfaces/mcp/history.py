@@ -26,6 +26,6 @@ def history_entry(lang: Lang) -> Entry:
 
     text = (
         "What watched jobs waited for in the last hours or days (needs a running `whystall watch`): seconds by thread, "
-        "line, file, lock and peer; what changed, or against a baseline (also by critical path), with statistics."
+        "line, file, lock and peer; CPU time by line; what changed, or against a baseline (also by critical path)."
     )
     return Entry("history", "Waits over time", text, HistoryParams, call, view=apps.PAGES)

@@ -34,7 +34,7 @@ _LABEL = re.compile(rf"^(?!{_KERNEL}).*\((?:\d+ of )?(\d+)\)$", re.DOTALL)
 # Arguments that do not make a tool that has run tell more.
 _SAME = frozenset({"pid", "recording", "duration", "min_ms"})
 # Arguments that name traces of ranks, whose processes may be of another time or host.
-_STORED = frozenset({"traces", "before", "after"})
+_STORED = frozenset({"traces", "after"})
 _LONGER = 2.5
 _FINDINGS = 20
 
@@ -120,7 +120,8 @@ def _incident(id: str) -> Call:
 def _after_tool(result: ToolResult[Any], pid: int | None) -> Iterator[Call]:
     """Yield what the result itself proposes, then what its findings suggest."""
     for call in getattr(result.data, "next", []):
-        if not {"before", "after"} - call.arguments.keys() or "pid" in call.arguments:
+        named = call.arguments.keys()
+        if "pid" in named or ("before" in named and named & {"after", "recording"}):
             yield call.tool, dict(call.arguments)
     yield from _suggested(_ordered(result.findings), pid)
 

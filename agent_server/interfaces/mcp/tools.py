@@ -53,6 +53,7 @@ _Recording = Annotated[
 _Engine = Annotated[Engine, Field(description="how to observe")]
 _TARGETS = frozenset({"pid", "comm", "cgroup", "recording", "traces"})
 _DIRECTORIES = frozenset({"traces", "before", "after"})
+_MANIFEST = "manifest.json"
 _RANKS = ("a directory", "the directory with the traces of the ranks")
 _NAMED: dict[Reads, tuple[str, str]] = {
     "host": _RANKS,
@@ -101,7 +102,7 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = (), tasks: TaskRunner 
 def _serves(app: App, tool: str, recording: Path) -> bool:
     """Return whether `tool` can judge the directory `recording`: it has all that the tool needs."""
     try:
-        has = set(json.loads((recording / "manifest.json").read_bytes())["collectors"])
+        has = set(json.loads((recording / _MANIFEST).read_bytes())["collectors"])
         found = app.tool(tool)
         return {need.collector for need in found.needs(found.params()) if not need.optional} <= has
     except (OSError, ValueError, KeyError, TypeError, ToolError):
@@ -226,14 +227,18 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
         if not _usable(path, ""):
             message = f"{path!r} is no absolute path of a file or directory on this host"
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {_NAMED['topology'][1]}")
-    for name in _DIRECTORIES & given.keys():
+    earlier = given.get("before") if reads == "host" else None
+    if earlier is not None and not _usable(earlier, _MANIFEST):
+        message = f"{earlier!r} is no absolute path of a recording"
+        raise ToolError(ErrorCode.BAD_RECORDING, message, "give a directory made by `whystall record`")
+    for name in _DIRECTORIES & given.keys() - ({"before"} if reads == "host" else set()):
         if not _usable(given[name], ""):
             what, remedy = _NAMED[reads]
             message = f"{given[name]!r} is no absolute path of {what} on this host"
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {remedy}")
     if (named := given.pop("recording", None)) is None:
         return None
-    if not _usable(named, "" if reads in ("stacks", "logs", "topology") else "manifest.json"):
+    if not _usable(named, "" if reads in ("stacks", "logs", "topology") else _MANIFEST):
         message = f"{named!r} is no absolute path of a recording"
         other = "stack samples" if reads == "stacks" else "a trace file"
         remedy = f"give a directory made by `whystall record`, or {other}"

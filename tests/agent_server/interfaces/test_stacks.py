@@ -154,6 +154,7 @@ async def test_what_grew_is_named_first_and_the_same_twice_is_no_difference(tmp_
         told = whystall(*words, "--after", str(slower), "--lang", lang).stdout
         assert said in told
         assert "step" in told
+        assert f"whystall run critical_path --from {slower} --before {before}" in told
     result = await called("flamegraph_diff", {"before": str(before), "after": str(slower)})
     assert not result.is_error, text_of(result)
     assert result.structured_content["data"] == found["data"]

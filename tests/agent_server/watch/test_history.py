@@ -27,8 +27,8 @@ S = 1_000_000_000
 HOSTILE = "</script>`<b>\u202e"
 
 
-def write_log(directory: Path, minutes: int) -> None:
-    """Write minutes until now of two jobs; in the last ten one of them waits for a file."""
+def write_log(directory: Path, minutes: int, sampled: int = S // 19) -> None:
+    """Write minutes until now of two jobs; in the last ten one of them waits for a file, and runs more."""
     log = SliceLog(directory / LOG_NAME, LOG_BYTES, every_boot=True)
     last = time.time_ns() // MINUTE
     for at in range(minutes):
@@ -38,10 +38,11 @@ def write_log(directory: Path, minutes: int) -> None:
              [["timer", S]], *[4 * S + at % 3 * S] * 6],
             [7, "python", True, "D", "fsync", f"save ({HOSTILE}:9)", f"/ckpt/{HOSTILE}", 3, S,
              [["block", S]], *[(6 if slow else 0) * S] * 6],
+            [7, "python", True, "running", "", f"step ({HOSTILE}:5)", "", 0, 0, [], *[(4 if slow else 2) * S] * 6],
             [8, "python", True, "S", "read", "serve (app.py:3)", "tcp 10.0.0.3:80", 5, S, [["network", S]], *[S] * 6],
         ]  # fmt: skip
         jobs = {"7": ["slurm:1", "llama-sft"], "8": ["process:8", "serve-llama"]}
-        known = {"recorded": [PART_NS] * 6, "run": 1, "min_ns": 1_000_000, "lost": 0}
+        known = {"recorded": [PART_NS] * 6, "run": 1, "min_ns": 1_000_000, "lost": 0, "sample_ns": sampled}
         start = (last - minutes + at) * MINUTE
         content = {"form": 2, "rows": rows, "jobs": jobs, **known}
         log.append(HISTORY, start, start + MINUTE, packed(content))
@@ -59,8 +60,10 @@ def test_a_job_is_chosen_by_its_name(tmp_path: Path) -> None:
     for name in ("llama-sft", "SLURM:1", "sft"):
         judged = history(HistoryParams(since="40m", job=name), tmp_path)
         assert judged.result.data.jobs == ["llama-sft"]
-    (change,) = judged.result.data.changes
+    change, more = judged.result.data.changes
     assert (change.call, change.direction) == ("fsync", "appeared")
+    assert (more.state, more.line.partition(" ")[0], more.direction) == ("running", "step", "grew")
+    assert {finding.kind for finding in judged.result.findings} == {"wait.change", "running.change"}
     assert history(HistoryParams(since="40m", pid=8), tmp_path).result.data.jobs == ["serve-llama"]
     code, text = code_of(HistoryParams(job="llama"), tmp_path)
     assert code == "bad_argument"
@@ -78,8 +81,9 @@ def test_a_baseline_may_be_any_other_span(tmp_path: Path) -> None:
         HistoryParams(since="10m", baseline_since="40m", baseline_until="20m"),
     ):
         data = history(params, tmp_path).result.data
-        (change,) = data.changes
+        change, more = data.changes
         assert (change.call, change.direction in ("appeared", "grew")) == ("fsync", True)
+        assert (more.state, more.before, more.after) == ("running", pytest.approx(0.2, abs=0.01), 0.4)
         assert data.rows[0].before_s is not None
 
 
@@ -118,6 +122,22 @@ def test_a_span_without_a_record_is_partial(tmp_path: Path) -> None:
     assert {spot.code for spot in result.coverage.not_seen} == {"history_begins", "history_short"}
 
 
+def test_running_time_is_apart_from_waiting(tmp_path: Path) -> None:
+    write_log(tmp_path, 40)
+    data = history(HistoryParams(since="20m", pid=7), tmp_path).result.data
+    (row,) = data.running
+    assert (row.waited_s, data.ran_s, row.count, row.idle) == (data.ran_s, row.waited_s, 0, False)
+    assert all(one.state != "running" for one in data.rows)
+    assert data.waited_s == pytest.approx(sum(one.waited_s for one in data.rows))
+    # an older watch has counted no samples: what ran is not taken for nothing
+    (tmp_path / LOG_NAME).unlink()
+    write_log(tmp_path, 40, sampled=0)
+    result = history(HistoryParams(since="20m", pid=7), tmp_path).result
+    assert (result.data.ran_s, result.data.running) == (None, [])
+    assert "history_unsampled" in {spot.code for spot in result.coverage.not_seen}
+    assert {one.state for one in result.data.changes} == {"D"}
+
+
 def test_of_old_spans_the_ends_of_chains_are_not_known(tmp_path: Path) -> None:
     write_log(tmp_path, 40)
     result = history(HistoryParams(since="10m", before=True, job="llama-sft"), tmp_path).result
@@ -140,8 +160,15 @@ def part_of_a_step(verdict: str, **numbers: float) -> PathChange:
 @pytest.mark.parametrize(
     ("lang", "expected"),
     [
-        ("en", ("+110 ms (95 ms to 124 ms; q = 0.001), from 20 ms to 130 ms", "only a change of 60 ms", "too few")),
-        ("zh", ("+110 ms（95 ms 至 124 ms；q = 0.001）", "只有达到 60 ms 的变化才能看出", "无法检验")),
+        (
+            "en",
+            (
+                "+110 ms (95 ms to 124 ms; p = 0.0001, q = 0.001), from 20 ms to 130 ms",
+                "only a change of 60 ms",
+                "too few",
+            ),
+        ),
+        ("zh", ("+110 ms（95 ms 至 124 ms；p = 0.0001，q = 0.001）", "只有达到 60 ms 的变化才能看出", "无法检验")),
     ],
 )
 def test_critical_paths_are_in_the_text_and_on_the_page(tmp_path: Path, lang: Lang, expected: tuple[str, ...]) -> None:

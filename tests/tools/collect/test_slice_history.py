@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slice_records import MS, PID, TID, code, stack, total, wait
+from slice_records import MS, PID, TID, code, sample, stack, total, wait
 
 from whystall.bpf import layout as lay
 from whystall.bpf.continuous import Cut
 from whystall.tools.collect import slice_history
-from whystall.tools.collect.slice_history import PART_NS, PARTS, History, JobName, Place, history_minutes, history_rows
+from whystall.tools.collect.slice_history import (
+    PART_NS,
+    PARTS,
+    RUNNING,
+    History,
+    JobName,
+    Place,
+    history_minutes,
+    history_rows,
+)
 from whystall.tools.collect.slice_peers import Peers
 from whystall.tools.collect.slice_scan import Scan, Waits, framed
 
@@ -97,6 +106,24 @@ def test_a_long_wait_counts_in_each_part_in_which_it_lasts(tmp_path: Path, monke
     assert (held.parts_ns[:2], held.number, held.longest_ns) == ((8_000 * MS, 3_000 * MS), 1, 11_000 * MS)
     assert held.enders == (("thread holder-*", 3_000 * MS),)
     assert (short.place.object, short.waited_ns, short.number) == ("", 7 * MS, 2)
+
+
+def test_samples_are_cpu_time_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    history = History(tmp_path)
+    clock.now_ms = 5_000
+    records = [*[sample(10, pystack=5)] * 3, sample(20), sample(30, tgid=99)]
+    history.add(cut_of(0, 5_000, total(1, 30, 30)), {PID}, scan_of(*records), MS, sample_ns=50 * MS)
+    clock.now_ms = 15_000
+    history.add(cut_of(10_000, 15_000), {PID}, scan_of(sample(9_000, pystack=5)), MS, sample_ns=100 * MS)
+    history.close()
+    (minute,) = history_minutes(tmp_path, 0, MINUTE)
+    ran = {row.place.line: row for row in minute.rows if row.place.state == RUNNING}
+    assert {line: row.parts_ns[:2] for line, row in ran.items()} == {LINE: (150 * MS, 100 * MS), "": (50 * MS, 0)}
+    assert {(row.number, row.longest_ns, row.place.main) for row in ran.values()} == {(0, 0, False)}
+    assert minute.sample_ns == 100 * MS
+    (wait,) = history_rows(tmp_path, 0, MINUTE)
+    assert wait.place.state == "S"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ KINDS: dict[str, KindSpec] = {
         "before_ratio after_ratio low_ratio high_ratio p_value q_value",
         "state syscall code object ended_by direction job",
     ),
+    # Likewise of CPU time by samples: of threads of one role at one line of the program.
+    "running.change": kind(
+        Mechanism.SAMPLES,
+        "thread",
+        "before_ratio after_ratio low_ratio high_ratio p_value q_value",
+        "syscall code direction job",
+    ),
     # From the history of the watch: a part of the steps of the thread that makes progress, against another span; names
     # as in rows of the critical path. Times per step; without steps ratios, seconds per second. `low_...`, `high_...`:
     # 95 % interval of the difference.

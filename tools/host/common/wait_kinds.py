@@ -1,4 +1,4 @@
-"""Classify what a thread waits for, or how it runs, by its system call, kernel stack and Python frames. Pure."""
+"""Classify what a thread waits for, by its system call, kernel stack and Python frames. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RESTARTS = {
 
 # Kinds of waits by functions in the kernel stack. The first entry that occurs decides, so the cause precedes the
 # operation that contains it: reclaim within a page fault within a read.
-_SWAPS = ("do_swap_page", "swapin_readahead", "swap_read_folio", "swap_readpage")
+SWAPS = ("do_swap_page", "swapin_readahead", "swap_read_folio", "swap_readpage")
 _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("stopped", ("do_signal_stop", "do_jobctl_trap")),
     ("traced", ("ptrace_stop",)),
@@ -58,7 +58,7 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
             *("__alloc_pages_direct_compact", "try_charge_memcg"),
         ),
     ),
-    ("swap", _SWAPS),
+    ("swap", SWAPS),
     # opening a file with a lease (fcntl(2), F_SETLEASE; NFS and SMB servers take them) waits for its holder
     ("file_lock", ("flock_lock_inode_wait", "posix_lock_inode_wait", "locks_lock_inode_wait", "fcntl_setlk")),
     ("file_lock", ("__break_lease",)),
@@ -165,8 +165,8 @@ _RANK_THREADS = ("pt_gloo", "gloo_", "pt_nccl", "pt_ucc", "NCCL", "hccl", "async
 
 
 class Kind(NamedTuple):
-    """What a wait is for (`path_codes.WAITS`), or `mode` of running; `detail` as described there. `presumed`: only the
-    place where the thread waits suggests it, not what it waits on."""
+    """What a wait is for (`path_codes.WAITS`), or how a thread runs (`path_codes.MODES`); `detail` as described there.
+    `presumed`: only the place where the thread waits suggests it, not what it waits on."""
 
     code: str
     detail: str = ""
@@ -393,39 +393,3 @@ _PLUMBING += ("do_syscall", "entry_", "el0", "__wait_on_bit", "out_of_line_wait"
 
 def _function(names: Sequence[str]) -> str:
     return next((name for name in names if not name.startswith(_PLUMBING)), "")
-
-
-_ENTRY = re.compile(r"__(?:x64|arm64|se|do)_sys_(?P<call>\w+)")
-# mm/memory.c, mm/huge_memory.c
-_FAULT_MODES = (("swap_in", _SWAPS), ("copy", ("wp_page_copy", "do_wp_page", "do_huge_pmd_wp_page")))
-_FAULTS = frozenset(
-    {"handle_mm_fault", "do_user_addr_fault", "asm_exc_page_fault", "do_page_fault", "__handle_mm_fault"}
-)
-# pthread_spin_lock, SpinLock::Lock; not spin_unlock
-_SPIN_LOCK = re.compile(r"spin_?lock", re.I)
-_INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "common_interrupt", "handle_softirqs", "__do_softirq", "irq_exit")
-
-
-def spinning_wait(place: Place) -> str:
-    """Return what a running thread waits for (`path_codes.WAITS`): synchronising calls of accelerators poll the device
-    in a loop; a spin lock is tried in a loop. Empty: it does not wait."""
-    if place.in_device_call:
-        return "device"
-    return "lock" if place.native and _SPIN_LOCK.search(place.native[0]) else ""
-
-
-def running_kind(place: Place, kernel: Sequence[str]) -> Kind:
-    """Return how a thread runs in a sample: its mode (`path_codes.MODES`), and the system call it is in."""
-    names = kernel_names(kernel)
-    entry = next((found["call"] for name in names if (found := _ENTRY.fullmatch(name))), "")
-    if entry == "sched_yield":
-        return Kind("spin", entry)
-    if not entry and any(name in _FAULTS for name in names):
-        return Kind(next((mode for mode, marks in _FAULT_MODES if any(name in marks for name in names)), "fault"))
-    if not entry and any(name.startswith(_INTERRUPTS) for name in names):
-        return Kind("interrupt")
-    if entry:
-        return Kind("system", entry)
-    if place.in_collector:
-        return Kind("garbage_collection")
-    return Kind("user")

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.critical_path.walk import Step, World
+from whystall.tools.host.critical_path.walk import Step
+from whystall.tools.host.critical_path.world import World
 
 SLICES = 50
 """Equal parts of the window."""
@@ -93,7 +94,7 @@ class _Reader:
 
     def read(self) -> Across:
         window = self._world.window_ns
-        self._world.spent = 0  # the rows used up a part of what may be followed
+        self._world.walk.spent = 0  # the rows used up a part of what may be followed
         parts: dict[_Key, list[int]] = {}
         for number in range(SLICES):
             start, end = window * number // SLICES, window * (number + 1) // SLICES
@@ -153,14 +154,14 @@ class _Reader:
             yield from self._pieces(None, at, end)
 
     def _pieces(self, wait: Wait | None, start: int, end: int) -> Iterator[tuple[_Key, int]]:
-        for chain, took in self._world.chains(self._line, start, end):
+        for chain, took in self._world.walk.chains(self._line, start, end):
             if chain:
                 yield self._key(wait, chain), took
 
     def _key(self, wait: Wait | None, chain: tuple[Step, ...]) -> _Key:
         step, alone = chain[-1], len(chain) == 1
         what, pid = step.code, self._world.pid_of(step.tid)
-        answers = alone and wait is not None and what == "events" and self._world.awaits_server(self._line, wait)
+        answers = alone and wait is not None and what == "events" and self._world.enders.awaits_server(self._line, wait)
         ends = self._ends(step, pid, unnamed=answers or what == "collective" or (what == "events" and not alone))
         if answers or (what == "events" and ends and not alone):
             what = "socket"  # as in the rows: not an idle poll

@@ -14,7 +14,8 @@ from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.cpu_waits import throttled_ns, who_had_cpus
 from whystall.tools.host.critical_path.rows import PINNED, Row
-from whystall.tools.host.critical_path.walk import THROTTLED_NS, Step, World
+from whystall.tools.host.critical_path.walk import THROTTLED_NS, Step
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 # Share of a thread's long waits for a CPU that the throttled time of its cgroup must cover.

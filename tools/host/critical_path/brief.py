@@ -9,7 +9,7 @@ from whystall.tools.host.common.places import Place
 from whystall.tools.host.common.timelines import Timeline, Wait
 
 if TYPE_CHECKING:
-    from whystall.tools.host.critical_path.walk import World
+    from whystall.tools.host.critical_path.world import World
 
 _MOSTLY = 0.5
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 # Waits for work, time or the end of another thread. A thread with no other time makes no progress itself.
 _IDLE = frozenset({"events", "queue", "queue_full", "join", "child", "sleep", "signal", "terminal", "other", "unknown"})
@@ -151,7 +151,7 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
         for wait in line.waits:
             took = wait.end_ns - wait.start_ns
             kind = world.kind(line, wait)
-            by = world.waker(line, wait, kind.code)
+            by = world.enders.waker(line, wait, kind.code)
             if by is not None and by.pid in world.target and not helper:
                 awaited[by.tid] += took
                 asked[by.tid] += took if kind.code in _ASKS else 0

@@ -19,7 +19,8 @@ from whystall.tools.host.critical_path.real_time import (
     real_time_threads,
 )
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
+from whystall.tools.host.critical_path.walk import THROTTLED_NS
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 _MOSTLY = 0.5

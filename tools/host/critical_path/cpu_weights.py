@@ -10,7 +10,7 @@ from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.host.common.findings import finding, window
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 # Why a thread lacks a CPU, if weights can matter.

@@ -13,7 +13,8 @@ from whystall.tools.host.common.wait_kinds import runs_collectives
 from whystall.tools.host.critical_path.looks import PAUSES
 from whystall.tools.host.critical_path.pauses import Lag, Pause
 from whystall.tools.host.critical_path.rows import ABSENT, KEPT_OFF, Row
-from whystall.tools.host.critical_path.walk import MUTUAL, NOT_FOLLOWED, Step, World, label
+from whystall.tools.host.critical_path.walk import MUTUAL, NOT_FOLLOWED, Step, label
+from whystall.tools.host.critical_path.world import World
 
 _ROWS = 24
 _LEAST_PCT = 0.5

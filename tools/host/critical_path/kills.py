@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from whystall.tools.host.common.oom import kills
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.critical_path.rows import ABSENT, Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 MOST_LANES = 12
 MOST_SPANS = 5000
@@ -90,7 +90,7 @@ def _ran(line: Timeline, start: int, end: int) -> Span:
 def _waited(world: World, line: Timeline, wait: Wait) -> Span:
     kind, place = world.kind(line, wait), wait.place
     long = wait.awake_ns - wait.start_ns >= 2 * world.window_ns // MOST_SPANS
-    other = world.waker(line, wait, kind.code) if long or len(line.waits) <= MOST_SPANS // 2 else None
+    other = world.enders.waker(line, wait, kind.code) if long or len(line.waits) <= MOST_SPANS // 2 else None
     return Span(
         *(wait.start_ns, wait.awake_ns, kind.code, kind.detail),
         *(place.line, place.code, wait.path or world.objects.name(wait.object)),

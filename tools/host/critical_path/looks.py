@@ -17,7 +17,7 @@ import polars as pl
 from whystall.tools.host.common.path_codes import ASKS, LOOKS, NOTHING, RETRY, STILL
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 PAUSES = frozenset({"sleep", "timeout", "poll"})

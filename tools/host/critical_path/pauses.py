@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import Function, Place
+from whystall.tools.host.common.running_kinds import running_kind, spinning_wait
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
+from whystall.tools.recording.store import Recording
 
+_DEFAULT_PERIOD_NS = 10_101_010.0
 _LEAST_NS = 20_000_000
 _LEAST_COUNT = 2
 # Largest share of the window for a pause; a function with more is the thread's work.
@@ -23,6 +25,14 @@ _MOST_EPISODES = 1000
 # An event loop is late if the time between two polls is at least this, and much longer than usual: it adds to the
 # latency of every other request; asyncio's debug mode warns from 100 ms on (loop.slow_callback_duration).
 _LATE_NS, _LATE_MEDIANS = 25_000_000, 10
+
+
+def sample_period_ns(recording: Recording) -> float:
+    """Return the time between two CPU samples, ns; the usual one without samples."""
+    if not recording.has("samples") or recording.table("samples.events").is_empty():
+        return _DEFAULT_PERIOD_NS
+    period = float(recording.table("samples.events")["period"][0])
+    return period if period > 0 else _DEFAULT_PERIOD_NS
 
 
 class _Moment(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whystall.tools.host.common.path_codes import READERS
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 
 def explain_read_locks(world: World, line: Timeline, rows: list[Row]) -> None:

@@ -8,7 +8,7 @@ from whystall.tools.host.common.failed_calls import FailureRow, is_fault, is_hel
 from whystall.tools.host.common.path_codes import RETRY, RUNNING, SPIN
 from whystall.tools.host.critical_path.looks import PAUSES, Calls
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 # A loop of retries sleeps about once per failure.
 _LEAST_FAILURES, _LEAST_SHARE = 3, 0.5

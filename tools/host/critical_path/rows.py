@@ -11,11 +11,13 @@ from whystall.tools.contract.text import path_pattern
 from whystall.tools.host.common.held import HELD_WAITS
 from whystall.tools.host.common.path_codes import RUNNING, SPINS
 from whystall.tools.host.common.places import NOWHERE, Place
+from whystall.tools.host.common.running_kinds import running_kind, spinning_wait
 from whystall.tools.host.common.timelines import Sample, Timeline, Wait
-from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait
+from whystall.tools.host.common.wait_kinds import Kind
 from whystall.tools.host.critical_path.brief import futex_codes
 from whystall.tools.host.critical_path.growth import growth_of
-from whystall.tools.host.critical_path.walk import ON_CPU, Chains, Step, World
+from whystall.tools.host.critical_path.walk import ON_CPU, Chains, Step
+from whystall.tools.host.critical_path.world import World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
 INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
@@ -279,7 +281,7 @@ def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, line: Time
 def wait_code(world: World, line: Timeline, wait: Wait, kind: Kind) -> str:
     """Return the code of the row to which `wait`, of the `kind` given, belongs."""
     code = kind.code
-    if code == "events" and world.awaits_server(line, wait):
+    if code == "events" and world.enders.awaits_server(line, wait):
         code = "socket"
     # the time-out of an event loop's poll is its next timer, and a server looks now and then whether it shall stop
     # (socketserver.serve_forever, poll_interval): neither is the end of its patience
@@ -305,11 +307,11 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
         # a waiter for the interpreter lock times out every 5 ms, whoever holds it
         if wait.context == "timer" and wait.asked_ns > 0 and code not in (*ENDED_BY_TIME, "interpreter_lock"):
             row.timed_ns += blocked
-        other = world.waker(line, wait, kind.code)
+        other = world.enders.waker(line, wait, kind.code)
         if other is not None and code not in ENDED_BY_TIME:
             row.by[other.tid, other.comm] += blocked
         if other is not None and code not in (*ENDED_BY_TIME, *HELD_WAITS):
-            for chain, took in world.answers(other, wait.start_ns, wait.awake_ns, (line.tid,)):
+            for chain, took in world.walk.answers(other, wait.start_ns, wait.awake_ns, (line.tid,)):
                 if chain:
                     row.chains[chain] += took
                     _note_processes(world, line, row, chain)
@@ -354,7 +356,7 @@ def _follow_spinning(world: World, line: Timeline, sample: Sample, took: int, ro
     for other in world.lines.values():
         if other.pid != line.pid or other.tid == line.tid or not (other.samples or other.waits):
             continue
-        chain, _ = max(world.answers(other, start, end, (line.tid,)), key=lambda found: found[1], default=((), 0))
+        chain, _ = max(world.walk.answers(other, start, end, (line.tid,)), key=lambda found: found[1], default=((), 0))
         if chain and chain[0].code in ON_CPU:
             holders.append((other, chain))
     for other, chain in holders:

@@ -11,7 +11,7 @@ from whystall.tools.host.common.places import text
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.findings import thread_label
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 
 class PathFrame(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whystall.tools.host.common.held import ENDED
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 # Waits that only threads of the job end. A pipe without a name does too if all its other ends are in the job.
 _WITHIN = frozenset({"queue", "queue_full", "lock", "join", "barrier", "child"})

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystall.tools.host.common.timelines import Timeline
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 _LEAST = 3
 """Visits to a place that is judged. With few steps nothing is tested, but their parts must not be taken for steps."""
@@ -32,15 +32,15 @@ class Spot(NamedTuple):
 
 
 def common_steps(
-    before: tuple[World, Timeline], after: tuple[World, Timeline]
+    before: tuple[World, Timeline], after: tuple[World, Timeline], moved: Mapping[str, str]
 ) -> tuple[Spot, tuple[Instants, Instants]] | None:
     """Return the place that a thread visits once per step in both recordings, and when each step ends there, ns; None
-    without one.
+    without one. `moved`: see `moved_lines`.
 
     Such a place is periodic, or is visited in turn with another one, however long that takes. The one with most visits
     is taken, unless another place is visited more often in one recording only.
     """
-    spots = [_spots(world, line) for world, line in (before, after)]
+    spots = [_spots(*before, moved), _spots(*after, {})]
     found = [
         spot
         for spot in spots[0].keys() & spots[1].keys()
@@ -63,12 +63,13 @@ def observed(line: Timeline) -> tuple[int, int]:
     return (min(events), max(events)) if events else line.alive
 
 
-def _spots(world: World, line: Timeline) -> dict[Spot, Instants]:
+def _spots(world: World, line: Timeline, moved: Mapping[str, str]) -> dict[Spot, Instants]:
     """Return the ends of the visits to each place at which a thread waits all the time, most often first."""
     ends: dict[Spot, list[int]] = {}
     for wait, last in zip(line.waits, world.ends(line), strict=True):
         if last is wait and wait.state != "R" and not wait.open and wait.place.line:
-            ends.setdefault(Spot(world.kind(line, wait).code, wait.place.line), []).append(wait.end_ns)
+            place = moved.get(wait.place.line, wait.place.line)
+            ends.setdefault(Spot(world.kind(line, wait).code, place), []).append(wait.end_ns)
     start, end = observed(line)
     always = [
         spot

@@ -10,7 +10,8 @@ from whystall.tools.collect.options import PATH_WAIT_NS, SampleOptions, SwitchOp
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
-from whystall.tools.contract.result import Model
+from whystall.tools.contract.result import BlindSpot, Model
+from whystall.tools.history.path_data import PathDifference
 from whystall.tools.host.common.failed_calls import FailureRow, failed_calls
 from whystall.tools.host.common.file_devices import FileDevices
 from whystall.tools.host.common.path_codes import RUNNING
@@ -35,7 +36,7 @@ from whystall.tools.host.critical_path.findings import (
 from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.kills import explain_kills
 from whystall.tools.host.critical_path.looks import PAUSES, calls_of, explain_looks, reads_each_time
-from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
+from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of, sample_period_ns
 from whystall.tools.host.critical_path.read_locks import explain_read_locks
 from whystall.tools.host.critical_path.real_time import real_time_findings
 from whystall.tools.host.critical_path.retries import explain_busy_retries, explain_retries
@@ -43,12 +44,12 @@ from whystall.tools.host.critical_path.rows import Row, rows_of
 from whystall.tools.host.critical_path.stacks import path_stacks
 from whystall.tools.host.critical_path.standstill import explain_standstill
 from whystall.tools.host.critical_path.unseen import unseen_processes
-from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
+from whystall.tools.host.critical_path.walk import NOT_FOLLOWED
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.host.critical_path.worlds import world_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-_DEFAULT_PERIOD_NS = 10_101_010.0
 REST = "rest"
 # Report blind spots from this share of the window on, percent.
 _NOTED_PCT = 2.0
@@ -72,6 +73,10 @@ class Params(LiveParams):
     connections: Annotated[
         bool, Field(description="also what it did over time, and its connections: to follow waits across hosts")
     ] = False
+    before: Annotated[
+        str | None,
+        Field(min_length=1, max_length=4096, description="earlier recording to compare with"),
+    ] = None
 
 
 class PathRow(Model):
@@ -149,7 +154,8 @@ class ThreadRow(Model):
 class Data(Model):
     """The account of one thread; the rows sum to the window. `chosen_by`: why this one; `runner_up`: the next best.
     `unseen`: the processes outside of the target for which it waits for long, and that were not recorded meanwhile.
-    `across`: on request, what is needed to follow its waits to other hosts."""
+    `across`: on request, what is needed to follow its waits to other hosts. `compared`: with an earlier recording; None
+    if there is none, or if it cannot be compared."""
 
     thread: ThreadRow | None = None
     chosen_by: str = ""
@@ -160,6 +166,7 @@ class Data(Model):
     threads: int = 0
     unseen: list[int] = Field(default_factory=list)
     across: Across | None = None
+    compared: PathDifference | None = None
 
 
 def _needs(params: Params) -> list[Need]:
@@ -190,7 +197,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     explain_kills(recording, world, rows)
     explain_read_locks(world, line, rows)
     explain_standstill(world, rows, hangs=params.stands_still)
-    pauses = pauses_of(world, line, _sample_period(recording))
+    pauses = pauses_of(world, line, sample_period_ns(recording))
     lag = loop_lag(world, line)
     devices = FileDevices(recording)
     findings: list[Finding] = [devices.placed(one) for one in path_findings(world, line, rows)]
@@ -202,6 +209,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         findings += real_time_findings(real_time_hogs(recording, kept), world.window_ns)
     if lag is not None:
         findings.append(lag_finding(line, lag, world.window_ns))
+    compared, spots, changes = _compared(recording, line.tid, params.top)
+    findings += changes
     return Judgement(
         findings=findings,
         data=Data(
@@ -214,13 +223,25 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             threads=len(world.lines),
             unseen=unseen_processes(world, line, rows, _followed(recording)),
             across=across_of(world, line) if params.connections else None,
+            compared=compared,
         ),
         seen=sum(len(one.waits) + len(one.samples) for one in world.lines.values()),
         totals={"rows": len(rows), "pauses": len(pauses)},
         artifacts=[folded_path(path_stacks(world, line, rows))],
-        not_seen=_not_seen(recording, world, line, rows),
+        not_seen=[*_not_seen(recording, world, line, rows), *((spot.code, spot.detail) for spot in spots)],
         basis=(world, line, rows),
     )
+
+
+def _compared(recording: Recording, tid: int, top: int) -> tuple[PathDifference | None, list[BlindSpot], list[Finding]]:
+    """Return by how much the path differs from that of the earlier recording, what is not known, and what changed."""
+    if recording.before is None:
+        return None, [], []
+    from whystall.tools.history.path_changes import findings_of_path
+    from whystall.tools.host.critical_path.step_accounts import path_difference
+
+    found, spots = path_difference(recording.before, recording, top, tid)
+    return found, spots, findings_of_path(found, 0, recording.manifest.window_ns) if found is not None else []
 
 
 def _kept_by_real_time(world: World, rows: list[Row]) -> Timeline | None:
@@ -252,13 +273,6 @@ def _choice(world: World, params: Params, root: int | None) -> Choice | None:
         return choose_thread(world, root, stands_still=params.stands_still)
     line = world.lines.get(tid)
     return Choice(line, "requested", None) if line is not None else None
-
-
-def _sample_period(recording: Recording) -> float:
-    if not recording.has("samples") or recording.table("samples.events").is_empty():
-        return _DEFAULT_PERIOD_NS
-    period = float(recording.table("samples.events")["period"][0])
-    return period if period > 0 else _DEFAULT_PERIOD_NS
 
 
 def _not_seen(recording: Recording, world: World, line: Timeline, rows: list[Row]) -> list[tuple[str, str]]:
@@ -374,7 +388,7 @@ TOOL = Tool(
     kinds=frozenset(
         {
             *("path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag"),
-            *("sched.real_time", "cpu.outweighed", "cgroup.cpu_throttled"),
+            *("sched.real_time", "cpu.outweighed", "cgroup.cpu_throttled", "step.change"),
         }
     ),
     cost=2.0,

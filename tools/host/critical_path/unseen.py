@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 # Least share of the window for which the thread waits for the process.
 _LEAST = 0.15

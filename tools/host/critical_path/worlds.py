@@ -20,7 +20,7 @@ from whystall.tools.host.common.timelines import (
     timelines,
 )
 from whystall.tools.host.critical_path.awaited_cpus import bounds_of, throttled_processes
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 from whystall.tools.recording.store import Recording
 
 

@@ -105,12 +105,19 @@ class CheckRow(Model):
     code: str = ""
 
 
+class PathCall(Model):
+    """The call of another tool that compares what the threads waited for in the same recordings."""
+
+    tool: Literal["critical_path"] = "critical_path"
+    arguments: dict[str, str]
+
+
 class DiffData(Model):
     """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without times.
     `unchanged_pct`: the unchanged part of the earlier profile (None if not found), whose share is `scale` times as
     large later. `blocks`: how dependent samples were grouped: steps, time or counts. `burst_factor`: variance of counts
     without times relative to independent samples, estimated from `burst_functions` functions (0: assumed, the worst
-    usual), None with times. `common_pct`: share of the functions that both profiles have.
+    usual), None with times. `common_pct`: share of the functions that both profiles have. `next`: of two recordings.
     """
 
     verdict: Verdict = "cannot_tell"
@@ -133,3 +140,4 @@ class DiffData(Model):
     rows: list[ChangeRow] = Field(default_factory=list)
     checks: list[CheckRow] = Field(default_factory=list)
     aligned: list[AlignedRow] = Field(default_factory=list)
+    next: list[PathCall] = Field(default_factory=list)

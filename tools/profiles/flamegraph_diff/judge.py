@@ -11,7 +11,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.profiles.flamegraph_diff.comparison import Difference, compare
-from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, CheckRow, DiffData, Effect, Params
+from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, CheckRow, DiffData, Effect, Params, PathCall
 from whystall.tools.profiles.flamegraph_diff.interrupts import without_interrupts
 from whystall.tools.profiles.flamegraph_diff.rows import rows_of, share_of_common
 from whystall.tools.profiles.flamegraph_diff.side import DURATIONS
@@ -31,6 +31,8 @@ _MAJOR_PCT, _MINOR_PCT = 20.0, 5.0
 _PATH = 4
 _FOLDED = 20_000
 _KINDS = ("python", "operator", "device")
+_RECORDER = "ebpf"
+"""Source of the samples of a recording that also has waits."""
 
 
 def judged(recording: Recording, params: Params) -> Judgement[DiffData]:
@@ -58,6 +60,8 @@ def judged(recording: Recording, params: Params) -> Judgement[DiffData]:
         findings.append(_alike(data, data.bound_pct, params.min_pct, recording.manifest.window_ns))
     data.rows = rows[: params.top]
     data.aligned = aligned_rows(found.aligned)[: params.top]
+    if params.before and params.after and all(profile.source == _RECORDER for profile in profiles):
+        data.next = [PathCall(arguments={"recording": params.after, "before": params.before})]
     return Judgement(
         findings=findings,
         data=data,

@@ -13,8 +13,9 @@ import pytest
 from whystall.tools.collect.tables import FD_UNREAD
 from whystall.tools.host.common.path_codes import WAITS
 from whystall.tools.host.common.places import Place, place_of_calls, place_of_texts
+from whystall.tools.host.common.running_kinds import running_kind, spinning_wait
 from whystall.tools.host.common.timelines import Wait
-from whystall.tools.host.common.wait_kinds import Kind, overslept, running_kind, spinning_wait, wait_kind
+from whystall.tools.host.common.wait_kinds import Kind, overslept, wait_kind
 
 FUTEX = "futex_do_wait __futex_wait futex_wait do_futex __x64_sys_futex"
 FUTEX_5_10 = "futex_wait_queue_me futex_wait do_futex __x64_sys_futex"

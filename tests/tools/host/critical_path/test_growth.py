@@ -11,7 +11,7 @@ from whystall.tools.host.common.objects import objects_of
 from whystall.tools.host.common.places import Function, Place
 from whystall.tools.host.common.timelines import Sample, Timeline
 from whystall.tools.host.critical_path.growth import STEADY, growth_of
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 SEARCH = Function("search", "train.py")
 INSIDE = Place((("find", "train.py", 30), ("search", "train.py", 20), ("main", "train.py", 1)))
@@ -53,6 +53,6 @@ def test_the_running_time_of_a_waker_is_divided_by_its_samples() -> None:
     waker = line([3] * 10)
     world = World({1: waker}, objects_of(Scene().thread().build()), 400, frozenset({1}))
     waker.alive = (0, 400)
-    took = {chain[-1].line: took for chain, took in world.chains(waker, 0, 400)}
+    took = {chain[-1].line: took for chain, took in world.walk.chains(waker, 0, 400)}
     assert took == {"find (train.py:30)": 300, "step (train.py:10)": 100}
-    assert {chain[-1].mode for chain, _ in world.chains(waker, 0, 400)} == {"user"}
+    assert {chain[-1].mode for chain, _ in world.walk.chains(waker, 0, 400)} == {"user"}

@@ -15,7 +15,7 @@ from whystall.tools.host.common.timelines import Sample, Timeline
 from whystall.tools.host.critical_path.looks import Calls
 from whystall.tools.host.critical_path.retries import explain_busy_retries
 from whystall.tools.host.critical_path.rows import rows_of
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.world import World
 
 SECOND = 1_000_000_000
 MAIN, OTHER, STRANGER = 1, 2, 9

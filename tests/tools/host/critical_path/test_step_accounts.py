@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 import pytest
+from loader_steps import COPY, DECODER, NEXT, recording_of, waits_ms
 from recordings import PID, Scene
 
+from whystall.agent_server.presentation.texts import result_text
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.history.path_changes import findings_of_path
 from whystall.tools.history.path_data import PathDifference
 from whystall.tools.host.critical_path.step_accounts import path_difference
+from whystall.tools.host.critical_path.tool import TOOL
+from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
-
-DECODER = 4102
-NEXT = ("get (python3.11/queue.py:171)", "next_batch (train.py:41)", "main (train.py:90)")
-DECODE = ("decode (data.py:17)", "worker (data.py:5)")
-COPY = ("copy (train.py:60)", "main (train.py:90)")
-WORK_MS = 20.0
-
-
-def waits_ms(steps: int, mean: float, seed: int) -> list[float]:
-    rng = random.Random(seed)
-    return [mean * rng.uniform(0.8, 1.2) for _ in range(steps)]
-
-
-def recording_of(waits: Sequence[float], name: str = "decoder", **manifest: Any) -> Recording:
-    """Return steps that compute, copy (one in three for long), and wait for a batch for `waits` ms, while a thread
-    reads a numbered file."""
-    scene = Scene(window_s=sum(2 * WORK_MS + ms for ms in waits) / 1e3 + 0.1).thread(user=30).thread(DECODER, name)
-    at = 0.05
-    for number, ms in enumerate(waits):
-        at += WORK_MS / 1e3
-        woken = {"waker": (PID, DECODER, name), "context": "task", "runnable_ns": 0}
-        scene.wait(at, ms, "futex", lock=64, user=NEXT, **woken)
-        file = f"/data/a{number % 4}.bin"
-        scene.wait(at, ms, "read", file, tid=DECODER, state="D", user=DECODE, runnable_ns=0)
-        at += ms / 1e3
-        scene.wait(at, WORK_MS, "fsync", "/out", state="D", user=COPY, runnable_ns=0)
-        at += WORK_MS / 1e3
-    return scene.build(**manifest)
 
 
 def compared(before: Recording, after: Recording) -> tuple[PathDifference, list[BlindSpot]]:
@@ -156,3 +130,71 @@ def test_an_interrupted_span_and_another_thread_are_not_compared() -> None:
     other = Scene(comms={PID: "server"}).thread(comm="server", user=30).build()
     found, spots = path_difference(recording_of(waits_ms(20, 50, 1)), other)
     assert (found, [spot.code for spot in spots]) == (None, ["path_other_thread"])
+
+
+def test_what_else_differs_between_two_recordings_is_stated() -> None:
+    old, new = waits_ms(60, 30, 1), waits_ms(60, 90, 2)
+    other = recording_of(new, kernel="5.10.0", host="node9", cpus=64)
+    other.manifest.collectors["switches"].lost = 100
+    found, spots = compared(recording_of(old), other)
+    assert {spot.code: spot.detail for spot in spots[:3]} == {
+        "path_other_kernel": "6.18.0 x86_64 / 5.10.0 x86_64",
+        "path_other_host": "node7 (2 CPUs) / node9 (64 CPUs)",
+        "path_lost": "0 % / 9.1 %",
+    }
+    assert found.rows[0].verdict == "grew"
+    redacted = recording_of(new, redacted=True)
+    assert path_difference(recording_of(old), redacted) == (None, [BlindSpot(code="path_redacted")])
+    slow = recording_of(new)
+    slow.manifest.collectors["switches"].engine = "bcc"
+    refused = BlindSpot(code="path_other_engine", detail="ebpf / bcc")
+    assert path_difference(recording_of(old), slow) == (None, [refused])
+
+
+def test_lines_that_an_edit_has_moved_are_compared_as_one() -> None:
+    old, new = waits_ms(60, 30, 1), waits_ms(60, 90, 2)
+    edited = (NEXT[0], "next_batch (train.py:47)", NEXT[2])
+    found, spots = compared(recording_of(old), recording_of(new, lines=edited, host="node9"))
+    assert "path_lines_moved" in {spot.code for spot in spots}
+    assert next(spot.detail for spot in spots if spot.code == "path_lines_moved") == "next_batch (train.py:41) -> 47"
+    (first,) = [row for row in found.rows if row.verdict == "grew"]
+    assert (first.what, first.line) == ("queue", "next_batch (train.py:47)")
+    # in one process no line has moved: it waits in another place
+    found, spots = compared(recording_of(old), recording_of(new, lines=edited))
+    assert {row.verdict for row in found.rows if row.what == "queue"} == {"appeared", "vanished"}
+
+
+def test_programs_with_little_in_common_are_pointed_out() -> None:
+    def program(line: str, path: str) -> Recording:
+        scene = Scene().thread(user=1)
+        for at in range(11):
+            scene.wait(at + 0.1, 950, "fsync", path, state="D", user=(line,), runnable_ns=0)
+        return scene.build()
+
+    _, spots = compared(program("save (a.py:1)", "/a"), program("load (b.py:9)", "/b"))
+    assert "path_little_in_common" in {spot.code for spot in spots}
+
+
+def test_a_thread_that_was_asked_for_is_compared_with_the_one_of_its_role() -> None:
+    found, _ = path_difference(recording_of(waits_ms(60, 50, 1)), recording_of(waits_ms(60, 50, 2)), tid=DECODER)
+    assert found is not None
+    assert (found.tid, found.comm) == (DECODER, "decoder")
+
+
+def test_the_tool_states_what_changed_before_where_the_time_went() -> None:
+    later = recording_of(waits_ms(40, 140, 2))
+    later.before = recording_of(waits_ms(80, 30, 1))
+    result = judge(TOOL, later, TOOL.params())
+    assert result.data.compared is not None
+    (change,) = [finding for finding in result.findings if finding.kind == "step.change"]
+    assert change.attributes["root_object"] == "/data/a*.bin"
+    for lang, expected in (("en", "per step, from one wait at"), ("zh", "每步关键路径")):
+        text = result_text(result, lang)
+        assert expected in "".join(text.splitlines()[:3])
+        assert f"[{change.id}]" in text
+        assert text.count(change.id) == 1  # not once more among the findings
+        assert "/data/a*.bin" in text
+    later.before = None
+    alone = judge(TOOL, later, TOOL.params())
+    assert alone.data.compared is None
+    assert result.data.rows == alone.data.rows
