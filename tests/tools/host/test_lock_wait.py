@@ -184,6 +184,13 @@ def stuck(*waits: tuple[int, int, str, int | None], main: str = JOINS) -> Scene:
     return scene
 
 
+def test_a_waiter_that_gets_the_lock_while_owners_are_read_is_in_no_deadlock() -> None:
+    scene = stuck((HOLDER, 1, "python", HOLDER))
+    scene.wait(0.1, 300, "futex", tid=HOLDER, lock=1, waker=(PID, THIRD, "x"), context="task", user=USES)
+    scene.wait(0.7, 300, "futex", tid=HOLDER, lock=1, user=USES, still=True)
+    assert "lock.deadlock" not in bad(stacks(scene).findings)
+
+
 @pytest.mark.parametrize(
     ("scene", "proof", "threads"),
     [

@@ -232,7 +232,7 @@ class Objects:
         ports = self._ports(pid)
         served = [s for s in own if s["state"] == "established" and _port(s["local"]) in ports]
         # of a socket that listens, the receive queue is the number of these connections (sock_diag(7))
-        waiting = sum(max(s["recv_queue"], 0) for s in own if s["state"] == "listen")
+        waiting: int = sum(max(s["recv_queue"], 0) for s in own if s["state"] == "listen")
         return waiting + sum(1 for s in served if s["recv_queue"] > 0 or _is_unanswered(s))
 
 

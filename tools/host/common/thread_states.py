@@ -19,6 +19,8 @@ from whystall.tools.host.common.wait_kinds import Kind, wait_kind
 from whystall.tools.recording.store import Recording
 
 _OPEN_NS = 100_000_000
+# Kind of lock whose owner is derived.
+_DERIVED = "python"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class ThreadState:
     owner_tid: int | None
     peers: tuple[int, ...]
     lasting: bool
+    mostly: bool
+    """Whether it waited for that for most of the window."""
     holds_interpreter_lock: bool
     place: Place
     frames: tuple[str, ...]
@@ -100,9 +104,15 @@ class ThreadStates:
         """Return the cycles of threads that wait for each other's locks, and threads whose lock's owner no longer
         exists.
 
-        Owners are read one after the other: only waits that have lasted count.
+        Owners are read one after the other: only waits that have lasted count. Those of Python's locks are derived from
+        what threads execute, and a waiter may get the lock before its frames are read: only waits that fill most of the
+        window count.
         """
-        stuck = {t.tid: t for t in self.threads.values() if t.lock_kind in OWNED and t.lasting}
+        stuck = {
+            t.tid: t
+            for t in self.threads.values()
+            if t.lock_kind in OWNED and t.lasting and (t.lock_kind != _DERIVED or t.mostly)
+        }
         found: list[Cycle] = []
         done: set[int] = set()
         for tid, thread in stuck.items():
@@ -140,11 +150,14 @@ def thread_states_of(recording: Recording) -> ThreadStates:
             found.holders[row["pid"]] = row["holder_tid"]
     every = recording.table("objects.threads").filter((pl.col("lock") > 0) & (pl.col("lock_kind") != ""))
     found.lock_kinds = {(pid, lock): kind for pid, lock, kind in every.select("pid", "lock", "lock_kind").iter_rows()}
-    lasting = _lasting(recording)
+    lasting, mostly = (
+        _lasting(recording, _OPEN_NS),
+        _lasting(recording, recording.manifest.window_ns // 2, unbroken=True),
+    )
     rows = list(last_snapshot(recording, "threads").iter_rows(named=True))
     waiting = {row["pid"] for row in rows if row["lock_kind"] == "gil"}
     for row in rows:
-        found.threads[row["tid"]] = _instant(row, stacks, found, lasting, waiting)
+        found.threads[row["tid"]] = _instant(row, stacks, found, lasting, mostly, waiting)
     return found
 
 
@@ -153,6 +166,7 @@ def _instant(
     stacks: Mapping[int, tuple[str, ...]],
     known: ThreadStates,
     lasting: frozenset[tuple[int, int, str]],
+    mostly: frozenset[tuple[int, int, str]],
     contended: Iterable[int],
 ) -> ThreadState:
     frames, kernel = stacks.get(row["pystack"], ()), stacks.get(row["kstack"], ())
@@ -173,6 +187,7 @@ def _instant(
         owner_tid=owner,
         peers=_peers(row, kind, known.objects) if owner is None else (),
         lasting=(row["tid"], row["lock"], row["syscall"]) in lasting,
+        mostly=(row["tid"], row["lock"], row["syscall"]) in mostly,
         holds_interpreter_lock=row["holds_gil"] or (holder == row["tid"] and row["pid"] in contended),
         place=place,
         frames=frames,
@@ -232,13 +247,19 @@ def _peers(row: Mapping[str, Any], kind: Kind, objects: Objects) -> tuple[int, .
     return (peer["pid"],) if peer is not None and kind.code not in ("events",) else ()
 
 
-def _lasting(recording: Recording) -> frozenset[tuple[int, int, str]]:
-    """Return (tid, lock, system call) of waits in both snapshots, or of at least 0.1 s in `switches`."""
+def _lasting(recording: Recording, least_ns: int, *, unbroken: bool = False) -> frozenset[tuple[int, int, str]]:
+    """Return (tid, lock, system call) of waits in both snapshots, or of at least `least_ns` in `switches`.
+
+    `unbroken`: threads of which `switches` has waits that ended do not count as waiting from one snapshot to the other.
+    """
     before = first_snapshot(recording, "threads").select("tid", "lock", "syscall").iter_rows()
     found = {(tid, lock, call) for tid, lock, call in before}
     if recording.has("switches"):
         segments = recording.table("switches.segments")
-        still = segments.filter(pl.col("open") & (pl.col("end_ns") - pl.col("start_ns") >= _OPEN_NS))
+        if unbroken:
+            ended = set(segments.filter(~pl.col("open") & (pl.col("state") != "R"))["tid"].to_list())
+            found = {one for one in found if one[0] not in ended}
+        still = segments.filter(pl.col("open") & (pl.col("end_ns") - pl.col("start_ns") >= least_ns))
         found |= set(still.select("tid", "lock", "syscall").iter_rows())
     return frozenset(found)
 
