@@ -432,6 +432,8 @@ PERF = """\
          swapper     0 [001]  1583.765280:       sched:sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=120 \
 prev_state=R ==> next_comm=train next_pid=4711 next_prio=120
  pt main thread  4700/4711 [001]  1583.765300: 1  sched:sched_switch: train:4711 [120] S ==> swapper/1:0 [120]
+             :-1    -1 [001]  1583.765310:       sched:sched_switch: prev_comm=sh prev_pid=9 prev_prio=120 \
+prev_state=X ==> next_comm=swapper/1 next_pid=0 next_prio=120
             java  99 [000]  1583.765301123:    250000 cpu-clock:pppH:  ffffffff81000000 do_idle ([kernel.kallsyms])
 """
 
@@ -442,7 +444,8 @@ def test_lines_of_perf_script(tmp_path: Path) -> None:
     assert [(row["prev_tid"], row["next_tid"], row["prev_state"], row["cpu"]) for row in switches] == [
         (0, 4711, "R", 1),
         (4711, 0, "S", 1),
+        (9, 0, "X", 1),
     ]
     assert trace.table("wakeups")["tid"].to_list() == [4711]
-    assert trace.end_ns - trace.start_ns == 26_000
+    assert trace.end_ns - trace.start_ns == 36_000
     assert trace.odd.count == 1  # a sample of the CPU's clock is no event of the scheduler

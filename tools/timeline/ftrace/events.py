@@ -120,7 +120,7 @@ class _Known:
         rows = part.join(known, on="event", how="inner", maintain_order="left")
         if self._family is payloads.SWITCH and (rows.get_column("prev_tid") != rows.get_column("tid")).any():
             # a switch happens in the thread that leaves: else the line was torn, or a name was ambiguous
-            rows = rows.filter(pl.col("prev_tid") == pl.col("tid"))
+            rows = rows.filter((pl.col("prev_tid") == pl.col("tid")) | (pl.col("tid") < 0))
         return rows
 
     def _read(self, texts: pl.Series) -> pl.DataFrame:

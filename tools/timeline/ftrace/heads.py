@@ -59,9 +59,9 @@ _VERBOSE = (
     r"^\s*(?P<comm>.*?) +(?P<tid>\d{1,8}) +(?P<cpu>\d{1,5}) +\d+ [0-9a-f]{8} [0-9a-f]{8} \[(?P<hex>[0-9a-f]{1,13})\] "
     r"\d+\.\d+ms \([+-]?\d+\.\d+ms\): +(?P<event>\S.*)$"
 )
-# Of a tracepoint only: samples of the CPU's counters have no underscore (`cpu-clock:pppH:`).
+# A thread that has ended is -1. Of a tracepoint only: samples of counters have no underscore (`cpu-clock:pppH:`).
 _PERF = (
-    r"^\s*(?P<comm>.*?) +(?:(?P<tgid>\d{1,8})/ *)?(?P<tid>\d{1,8}) +\[(?P<cpu>\d{1,5})\] +"
+    r"^\s*(?P<comm>.*?) +(?:(?P<tgid>\d{1,8})/ *)?(?P<tid>-1|\d{1,8}) +\[(?P<cpu>\d{1,5})\] +"
     r"(?P<sec>\d{1,15})\.(?P<frac>\d{1,9}): +(?:\d{1,20} +)?[a-z]\w*:(?P<event>[a-z]\w*_\w*:.*)$"
 )
 _LINE = pl.col("line")
@@ -106,7 +106,7 @@ def heads(lines: pl.DataFrame) -> Heads:
         known.add(layout)
         parts.append(_read(rest, layout))
         rest = parts[-1].rest
-    for pattern in (_LOOSE, _DELAYS, _VERBOSE, _PERF):
+    for pattern in (_PERF, _LOOSE, _DELAYS, _VERBOSE):
         if not rest.is_empty():
             parts += _matched(rest, pattern)
             rest = parts[-1].rest
@@ -319,7 +319,9 @@ def _matched(lines: pl.DataFrame, pattern: str) -> list[Heads]:
         context=_bytes(pl.col("flags").cast(pl.Binary).bin.slice(2, 1), pl.UInt8),
         start=_bytes(pl.col("event").str.pad_end(8, "\0").cast(pl.Binary).bin.slice(0, 8), pl.UInt64),
     )
-    threads = matched.select("row", "at_ns", "tid", "comm", pid="tgid").filter(pl.col("tid").is_first_distinct())
+    threads = matched.select("row", "at_ns", "tid", "comm", pid="tgid").filter(
+        pl.col("tid").is_first_distinct() & (pl.col("tid") >= 0)
+    )
     return [
         Heads(_typed(matched.filter(test)), _named(threads), rest.select("row", "line"), seconds)
         for test, seconds in ((whole, False), (~whole, True))

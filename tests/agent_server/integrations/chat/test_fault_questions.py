@@ -56,6 +56,7 @@ def fire(chat: Any, *alerts: dict[str, str]) -> None:
         ("NET/IB : Got completion from peer with status=12 vendor err 129", "network_link"),
         ("one gpu sits at 210 MHz", "gpu_heat"),
         ("kill -9 does nothing", "d_state"),
+        ("ncclUnhandledCudaError: Last error: Cuda failure 'out of memory'", "cuda_oom"),
     ],
 )
 def test_the_explanation_fits(message: str, topic: str) -> None:
