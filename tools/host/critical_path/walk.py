@@ -436,7 +436,7 @@ class World:
         kind = self.kind(line, wait)
         own = Step(
             line.tid,
-            "socket" if kind.code == "events" and self.awaits_server(line, wait) else kind.code,
+            kind.code,
             "",
             kind.detail,
             wait.place.line,
@@ -455,6 +455,8 @@ class World:
             mutual = other is not None and (wait.open or wait.context == "timer") and not kind.detail
             yield (own._replace(detail=MUTUAL) if mutual else own,), end - start
             return
+        if own.code == "events" and self.awaits_server(line, wait):
+            own = own._replace(code="socket")
         for chain, took in self.answers(other, start, end, (*path, line.tid)):
             yield (own, *chain), took
 
