@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern
-from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.critical_path.walk import Step
 from whystall.tools.host.critical_path.world import World
 
@@ -147,22 +147,23 @@ class _Reader:
         for wait in self._line.waits_within(start, end):
             begin, stop = max(wait.start_ns, start), min(wait.end_ns, end)
             if begin > at:
-                yield from self._pieces(at, begin)
-            yield from self._pieces(begin, stop)
+                yield from self._pieces(None, at, begin)
+            yield from self._pieces(wait, begin, stop)
             at = stop
         if end > at:
-            yield from self._pieces(at, end)
+            yield from self._pieces(None, at, end)
 
-    def _pieces(self, start: int, end: int) -> Iterator[tuple[_Key, int]]:
+    def _pieces(self, wait: Wait | None, start: int, end: int) -> Iterator[tuple[_Key, int]]:
         for chain, took in self._world.walk.chains(self._line, start, end):
             if chain:
-                yield self._key(chain), took
+                yield self._key(wait, chain), took
 
-    def _key(self, chain: tuple[Step, ...]) -> _Key:
+    def _key(self, wait: Wait | None, chain: tuple[Step, ...]) -> _Key:
         step, alone = chain[-1], len(chain) == 1
         what, pid = step.code, self._world.pid_of(step.tid)
-        ends = self._ends(step, pid, unnamed=what != "events" or not alone)
-        if what == "events" and ends and not alone:
+        answers = alone and wait is not None and what == "events" and self._world.enders.awaits_server(self._line, wait)
+        ends = self._ends(step, pid, unnamed=answers or what == "collective" or (what == "events" and not alone))
+        if answers or (what == "events" and ends and not alone):
             what = "socket"  # as in the rows: not an idle poll
         path = path_pattern(step.object) if step.object.startswith("/") else ""
         return _Key(step.tid, what, step.mode, step.detail, step.line, path, ends)

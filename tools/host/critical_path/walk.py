@@ -86,10 +86,9 @@ class Walk:
         self, line: Timeline, wait: Wait, start: int, end: int, path: tuple[int, ...]
     ) -> Iterator[tuple[tuple[Step, ...], int]]:
         kind = self._world.kind(line, wait)
-        asks = kind.code == "events" and self._world.enders.awaits_server(line, wait)
         own = Step(
             line.tid,
-            "socket" if asks else kind.code,
+            kind.code,
             "",
             kind.detail,
             wait.place.line,
@@ -108,6 +107,8 @@ class Walk:
             mutual = other is not None and (wait.open or wait.context == "timer") and not kind.detail
             yield (own._replace(detail=MUTUAL) if mutual else own,), end - start
             return
+        if own.code == "events" and self.awaits_server(line, wait):
+            own = own._replace(code="socket")
         for chain, took in self.answers(other, start, end, (*path, line.tid)):
             yield (own, *chain), took
 
