@@ -107,7 +107,7 @@ class Walk:
             mutual = other is not None and (wait.open or wait.context == "timer") and not kind.detail
             yield (own._replace(detail=MUTUAL) if mutual else own,), end - start
             return
-        if own.code == "events" and self.awaits_server(line, wait):
+        if own.code == "events" and self._world.enders.awaits_server(line, wait):
             own = own._replace(code="socket")
         for chain, took in self.answers(other, start, end, (*path, line.tid)):
             yield (own, *chain), took
