@@ -408,64 +408,76 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	keep_near(state, near, now);
 }
 
-/* A thread leaves its CPU. `now`: the time by our clock; 0: not read yet. */
-static __always_inline void leave(__u64 *ctx, struct task_struct *task, __u32 level, __u64 *now)
+/*
+ * Begins a brief wait of a thread that leaves its CPU, if its place is known; returns whether it did. What has a known
+ * place was traced shortly before. Not inlined, nor is `arrive`, to limit the caller's stack frame: kernels before 5.16
+ * allow 512 bytes for it and the functions that read stacks.
+ */
+static __noinline int begin_briefly(struct task_struct *task, __u32 off_class, __u64 reuse_ns)
 {
-	__u64 reuse_ns = detail_at(level)->reuse_ns, at;
-	unsigned int run_state = left_in_state(ctx);
-	__u32 tgid = task->tgid, off_class = off_class_of(ctx[0] & 1, run_state);
-	struct thread_state *state = 0;
+	struct thread_state *state = state_of(task, task->pid);
+	__u64 now;
 
-	if (reuse_ns && (off_class == OFF_S || off_class == OFF_R))
-		state = state_of(task, task->pid);
-	/* what has a known place was traced shortly before */
-	if (state && !state->off_start && has_user_side(task)) {
-		at = switch_time(task);
-		if (off_class == OFF_S ? leave_briefly(task, state, at, reuse_ns)
-				       : leave_preempted(task, state, at, reuse_ns))
-			return;
-	}
-	if (!has_timeline(tgid))
+	if (!state || state->off_start || !has_user_side(task))
+		return 0;
+	now = switch_time(task);
+	return off_class == OFF_S ? leave_briefly(task, state, now, reuse_ns)
+				  : leave_preempted(task, state, now, reuse_ns);
+}
+
+/* A thread leaves its CPU. */
+static __always_inline void leave(__u64 *ctx, struct task_struct *task, __u32 level)
+{
+	__u64 reuse_ns = detail_at(level)->reuse_ns;
+	unsigned int run_state = left_in_state(ctx);
+	__u32 off_class = off_class_of(ctx[0] & 1, run_state);
+
+	if (reuse_ns && (off_class == OFF_S || off_class == OFF_R) && begin_briefly(task, off_class, reuse_ns))
 		return;
-	*now = bpf_ktime_get_ns();
-	switch_away(ctx, task, tgid, ctx[0] & 1, run_state, *now, reuse_ns);
+	if (has_timeline(task->tgid))
+		switch_away(ctx, task, task->tgid, ctx[0] & 1, run_state, bpf_ktime_get_ns(), reuse_ns);
 }
 
 /* A thread gets a CPU, which `before` had. */
-static __always_inline void arrive(struct task_struct *task, struct task_struct *before, __u32 level, __u64 now)
+static __noinline int arrive(struct task_struct *task, struct task_struct *before, __u32 level)
 {
 	struct thread_state *state = state_of(task, task->pid);
 
 	if (!state || !state->off_start || (state->off_brief && arrive_briefly(task, state, level)))
-		return;
+		return 0;
 	if (has_timeline(task->tgid))
-		end_segment(task, state, now ? now : bpf_ktime_get_ns(), 0, before);
+		end_segment(task, state, bpf_ktime_get_ns(), 0, before);
+	return 0;
 }
+
+/* An argument of the tracepoint, read at each use: kept, it would take room of the stack frame. */
+#define TASK_ARGUMENT(ctx, n) ((struct task_struct *)((volatile __u64 *)(ctx))[n])
 
 /* (bool preempt, prev, next), and see left_in_state */
 SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)
 {
-	struct task_struct *prev = (struct task_struct *)ctx[1];
-	struct task_struct *next = (struct task_struct *)ctx[2];
-	__u32 from = prev->tgid, to = next->tgid, leaving, arriving;
-	__u64 now = 0, since;
+	struct task_struct *task = TASK_ARGUMENT(ctx, 1);
+	__u32 tgid = task->tgid, level;
+	__u64 since;
 
 	if (!window_open())
 		return 0;
-	if (from == config.self_tgid)
+	if (tgid == config.self_tgid)
 		count(SELF_SWITCHES);
-	leaving = from ? level_of(from) : 0;
-	arriving = to ? level_of(to) : 0;
-	if (leaving) {
+	level = tgid ? level_of(tgid) : 0;
+	if (level) {
 		since = measured_from();
-		leave(ctx, prev, leaving, &now);
-		measured(from, since);
+		leave(ctx, task, level);
+		measured(TASK_ARGUMENT(ctx, 1)->tgid, since);
 	}
-	if (arriving) {
+	task = TASK_ARGUMENT(ctx, 2);
+	tgid = task->tgid;
+	level = tgid ? level_of(tgid) : 0;
+	if (level) {
 		since = measured_from();
-		arrive(next, prev, arriving, now);
-		measured(to, since);
+		arrive(task, TASK_ARGUMENT(ctx, 1), level);
+		measured(TASK_ARGUMENT(ctx, 2)->tgid, since);
 	}
 	return 0;
 }
