@@ -78,5 +78,6 @@ def test_the_first_stall_of_a_job_is_explained(job: subprocess.Popen[bytes], tmp
     assert [cause for _, _, cause, _ in status["stalls"]] == ["file_lock_held"]
     assert with_ticket.labels["job_name"] == status["stalls"][0][0]
     metrics = (home / "watch" / "metrics.prom").read_text()
-    assert "whystall_watch_resident_bytes " in metrics
+    assert "whystall_watch_running 0.0" in metrics, "its gauges hold no longer"
+    assert "whystall_watch_tickets_total 1.0" in metrics
     assert "whystall_info{" in metrics
