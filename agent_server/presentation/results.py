@@ -14,7 +14,7 @@ from whystall.prompts.escape import Safe, plain, plain_code
 from whystall.prompts.render import fill, fit, render, words
 
 if TYPE_CHECKING:
-    from whystall.agent_server.app import RecordSummary
+    from whystall.agent_server.inputs.record_params import RecordSummary
     from whystall.agent_server.conversion.ftrace_capture import CaptureSummary
     from whystall.agent_server.conversion.stacks import StackConversion
     from whystall.agent_server.conversion.traces import ConversionSummary

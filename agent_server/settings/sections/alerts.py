@@ -28,7 +28,7 @@ _HOST = (
     *("host.name", "host.host", "host", "hostname", "host_name", "node", "instanceName", "instance_name"),
     *("主机", "主机名", "节点", "机器", "服务器", "实例", "交换机"),
 )
-_INSTANCE = ("instance", "endpoint")
+_LABELS: dict[str, _Paths] = {"*": ["labels", "tags"], "host": list(_HOST), "instance": ["instance", "endpoint"]}
 
 
 class Form(Section):
@@ -55,9 +55,7 @@ class Form(Section):
     ends: _Paths = Field(default_factory=lambda: ["endsAt", "ends_at"])
     fingerprint: _Paths = Field(default_factory=lambda: ["fingerprint"])
     url: _Paths = Field(default_factory=lambda: ["generatorURL", "url", "link", "ruleUrl"])
-    labels: dict[str, _Paths] = Field(
-        default_factory=lambda: {"*": ["labels", "tags"], "host": list(_HOST), "instance": list(_INSTANCE)}
-    )
+    labels: dict[str, _Paths] = Field(default_factory=lambda: dict(_LABELS))
 
 
 class AlertsSettings(Section):
