@@ -25,7 +25,8 @@ from whystall.agent_server.watch.investigate import investigate
 from whystall.agent_server.watch.investigation import request_of
 from whystall.agent_server.watch.jobs import WatchedJob
 from whystall.agent_server.watch.pause_account import Wait
-from whystall.agent_server.watch.progress import ProcessProgress, Stall
+from whystall.agent_server.watch.process_progress import ProcessProgress
+from whystall.agent_server.watch.progress import Stall
 from whystall.agent_server.watch.requests import Answer
 from whystall.bpf.layout import OFF_R
 from whystall.tools.collect.slice_log import read_log

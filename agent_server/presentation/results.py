@@ -14,11 +14,11 @@ from whystall.prompts.escape import Safe, plain, plain_code
 from whystall.prompts.render import fill, fit, render, words
 
 if TYPE_CHECKING:
-    from whystall.agent_server.inputs.record_params import RecordSummary
     from whystall.agent_server.conversion.ftrace_capture import CaptureSummary
     from whystall.agent_server.conversion.stacks import StackConversion
     from whystall.agent_server.conversion.traces import ConversionSummary
     from whystall.agent_server.diagnosis.replay import Replay
+    from whystall.agent_server.inputs.record_params import RecordSummary
     from whystall.agent_server.interfaces.incident_lookup import Hits
     from whystall.agent_server.interfaces.mcp.knowledge import Rated
     from whystall.agent_server.stores import Stores

@@ -31,7 +31,8 @@ from whystall.agent_server.watch.own_process import (
     yield_memory,
 )
 from whystall.agent_server.watch.pause_account import Wait
-from whystall.agent_server.watch.progress import ProcessProgress, Stall, ThreadProgress
+from whystall.agent_server.watch.process_progress import ProcessProgress
+from whystall.agent_server.watch.progress import Stall, ThreadProgress
 from whystall.agent_server.watch.progress_sources import NamedProgress, SourceNames
 from whystall.agent_server.watch.rhythm import NS
 from whystall.agent_server.watch.stall_log import StallLog

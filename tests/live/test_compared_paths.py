@@ -12,7 +12,8 @@ import anyio
 import pytest
 from scripted import Child, child
 
-from whystall.agent_server.app import App, RecordParams
+from whystall.agent_server.app import App
+from whystall.agent_server.inputs.record_params import RecordParams
 from whystall.agent_server.presentation.texts import result_text
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.result import ToolResult

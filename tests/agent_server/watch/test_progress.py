@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 from whystall.agent_server.watch.pause_account import Wait
-from whystall.agent_server.watch.progress import ProcessProgress, Stall
+from whystall.agent_server.watch.process_progress import ProcessProgress
+from whystall.agent_server.watch.progress import Stall
 
 S = 1_000_000_000
 MAIN, HELPER = 100, 101

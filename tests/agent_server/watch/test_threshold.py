@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from whystall.agent_server.watch.progress import ProcessProgress, Wait
+from whystall.agent_server.watch.process_progress import ProcessProgress
+from whystall.agent_server.watch.progress import Wait
 
 S, MS = 1_000_000_000, 1_000_000
 LOCK, LOADER = 1, 2
