@@ -32,7 +32,7 @@ class DiagnoseParams(TargetParams):
     ] = None
     before: Annotated[
         str | None,
-        Field(min_length=1, max_length=4096, description="earlier recording to compare with"),
+        Field(min_length=1, max_length=4096, description="earlier recording"),
     ] = None
     log: Annotated[
         list[str] | None,

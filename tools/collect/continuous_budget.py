@@ -35,7 +35,7 @@ _NAMED = 3  # processes in a reason
 @dataclass(frozen=True)
 class Limits:
     """Limits of a continuous recording: `cpu_share` of one core, on average; `job_share` of the CPU time of each
-    recorded process for the hooks that run for it, if that is more than 0.05 % of a core; `log_bytes` of slices in
+    recorded process for the hooks that run for it, if that is more than 0.1 % of a core; `log_bytes` of slices in
     memory or on disk; `memory_bytes`: above, caches of this process are freed; `slice_ns`: length of a slice; `min_ns`:
     shortest wait that is recorded with its stacks, `sample_hz`: samples per second and CPU, both at first; `calls`:
     probe the calls of accelerators' libraries, for at most `calls_share` of the CPU time of the recorded processes (or

@@ -20,7 +20,7 @@ _SOON_NS = 6_000_000_000
 _RAISE_BELOW = 0.4  # of the limit
 _MOST_RAISE_AFTER_NS = 3600_000_000_000
 _JOB_MEASUREMENTS = 30  # some ten minutes
-_PROCESS_FLOOR = 0.0005  # of a core: the share of a process that takes less than 5 % of one says little
+_PROCESS_FLOOR = 0.001  # of a core: the share of a process that takes less than 10 % of one says little
 _MANY_RUNS = 2000  # of hooks per second: fewer cost 0.02 % of a core, and stacks once per second, thread and place
 _MS = 1_000_000
 

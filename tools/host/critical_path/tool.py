@@ -58,7 +58,7 @@ _NOTED_PCT = 2.0
 class Params(LiveParams):
     """Parameters of critical_path."""
 
-    tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread id to account for")] = None
+    tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread id")] = None
     stands_still: Annotated[
         bool,
         Field(description="of a hang: also threads that stay in one wait"),
@@ -75,7 +75,7 @@ class Params(LiveParams):
     ] = False
     before: Annotated[
         str | None,
-        Field(min_length=1, max_length=4096, description="earlier recording to compare with"),
+        Field(min_length=1, max_length=4096, description="earlier recording"),
     ] = None
 
 
