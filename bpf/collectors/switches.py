@@ -25,7 +25,7 @@ class Switches(Collector):
     """Record times off the CPU of at least `min_ns`, optionally with `wakers` and native `user_stacks`; with
     `follow_wakers` also of the processes that wake threads of targets, and of those that wake these."""
 
-    maps = ("wake_marks", "process_costs")
+    maps = ("wake_marks",)
     shared_maps = ("off_totals", "stacks_emitted")
     hints = (
         *("on_timer_exit", "on_timer_entry", "on_served", "on_serving", "on_device_exit", "on_device_entry"),
