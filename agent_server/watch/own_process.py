@@ -30,8 +30,8 @@ def used_ns(pid: int, tid: int) -> int:
 
 
 def thread_ended(pid: int, tid: int, start_ticks: int) -> bool:
-    """Return whether a thread has ended of a process that goes on, or whose number another one has by now.
-    `start_ticks`: when the process started, since boot."""
+    """Return whether a thread has ended although its process still runs, or the process id was given to another
+    process. `start_ticks`: when the process started, since boot."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return int(fields[19]) != start_ticks or not Path(f"/proc/{pid}/task/{tid}").exists()

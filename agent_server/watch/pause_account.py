@@ -15,7 +15,7 @@ _ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED, _RUNS_LESS = 0.5, 5, 0.15, 2.0, 0.2
 _HARDLY_NS = NS // 1000
 # Between two waits for a CPU, which a quota or tasks of high priority impose, it runs for less than this part of one.
 _HARDLY_OF_LACK = 0.1
-# A thread that visits its usual places this often, compared with the time before, goes on as usual.
+# A thread that visits its usual places this often, compared with the time before, makes progress as usual.
 _AS_OFTEN = 0.7
 # More of a pause than this at one place: the place of the pause.
 _MAJOR = 0.5

@@ -99,7 +99,7 @@ class WatchService:
         self._thresholds_ns: dict[int, int] = {}
         self._notes: frozenset[str] = frozenset()
         self._failed = self._unsaved = ""
-        self._none = False
+        self._reported_no_job = False
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
         self._memory = Memory(directory)
@@ -144,7 +144,7 @@ class WatchService:
             suspended, delay = slept, waited
             if self._jobs.renew(now):
                 self._retarget(recorder)
-            self._report_none()
+            self._report_no_job()
             waits = recorder.poll()
             self._note_thresholds(recorder)
             self._feed(waits)
@@ -198,12 +198,12 @@ class WatchService:
         jobs = {pid: JobName(job.id, job.name) for job in self._jobs.jobs for pid in (*job.pids, *job.leaders)}
         recorder.retarget(frozenset([*wanted, *(jobs.keys() - wanted.keys())][:MOST_RECORDED]), jobs)
 
-    def _report_none(self) -> None:
+    def _report_no_job(self) -> None:
         """Report once if there is no job to watch."""
-        if not self._jobs.jobs and not self._none:
+        if not self._jobs.jobs and not self._reported_no_job:
             which = "looks like training or serving" if self._options.selection.everything else "was named"
             self._note(f"no job that {which} runs now; each is watched {self._options.min_age_s:g} s after its start")
-        self._none = True
+        self._reported_no_job = True
 
     def _known(self, pid: int, job: WatchedJob) -> ProcessProgress:
         """Return the progress of a new process, with what was learnt of it before."""
